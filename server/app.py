@@ -35,7 +35,7 @@ from server.settings.live import LiveSettings
 from server.settings.load import check_tokens
 from server.settings.tables import ServerSettings
 from server.stages.services import Services
-from server.stages.stage import Resources
+from server.stages.stage import Core
 from server.stages.tokens import USES_EVERY_S
 from server.stages.wakeups import JobWakeups
 from server.storage.folder import FolderStorage
@@ -157,7 +157,7 @@ async def compose(
 
 async def open_core(
     settings: LiveSettings, stack: AsyncExitStack, machine: Clock, new_database: bool
-) -> tuple[Resources, RecordKeeper]:
+) -> tuple[Core, RecordKeeper]:
     """What all parts share."""
     table = settings.server
     clock, database, record = await open_data(table, machine, stack, new_database=new_database)
@@ -166,7 +166,7 @@ async def open_core(
     scratch = Scratch(table.data_dir / "staging", new_name, min_free)
     wakeups, measures = JobWakeups(clock), Measures()
     database.listener = StoreListener(wakeups.changed, wakeups.noted, measures.jobs.moved)
-    core = Resources(
+    core = Core(
         settings=settings,
         database=database,
         clock=clock,

@@ -29,7 +29,7 @@ from server.stages.agents import Agents
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
-from server.stages.stage import Resources
+from server.stages.stage import Core
 from server.store.identity import Identity
 from shared.clock import Clock
 
@@ -60,7 +60,7 @@ class Fleet:
 
     def __init__(
         self,
-        core: Resources,
+        core: Core,
         registry: Registry,
         identity: Identity,
         agents: Agents,

@@ -7,7 +7,7 @@ from server.loops import Supervisor
 from server.ports import Disk, Vitals
 from server.stages.clean import Clean
 from server.stages.results import WaitingResults
-from server.stages.stage import Resources
+from server.stages.stage import Core
 from server.store.data_folder import UNKNOWN
 from shared.probe import Probe
 from shared.sqlite.database import Database
@@ -29,7 +29,7 @@ class Health:
 
     def __init__(
         self,
-        core: Resources,
+        core: Core,
         database: Database,
         supervisor: Supervisor,
         clean: Clean,

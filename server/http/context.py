@@ -44,7 +44,7 @@ from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.services import Services
 from server.stages.sessions import Sessions
-from server.stages.stage import Resources
+from server.stages.stage import Core
 from server.stages.statistics import Statistics
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
@@ -67,7 +67,7 @@ _REPORT_DELAY_S: Final = 0.05
 """What an agent says of an attempt that goes on is written so much later at most."""
 
 
-class Context(Resources):
+class Context(Core):
     """The server.
 
     Args:
@@ -83,7 +83,7 @@ class Context(Resources):
 
     def __init__(
         self,
-        core: Resources,
+        core: Core,
         identity: Identity,
         record: RecordKeeper,
         machine: Clock,

@@ -28,7 +28,7 @@ from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, Used
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
 from server.ports import ScratchFile
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import bundles, inserts, jobs, permits, queue, users
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
@@ -162,8 +162,8 @@ _STORED_KNOWN: Final = 1_000
 class Accept(Stage):
     """Checks what an upload asks for, and queues it."""
 
-    def __init__(self, resources: Resources) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._stored: dict[tuple[str, int], None] = {}
         """Contents that were stored lately, by digest and size, which are not looked for again. A
         hint: the insert finds out whether they are there."""

@@ -14,7 +14,7 @@ import structlog
 from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import AgentRefusal, NoSuchAgent
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import agents, jobs, queue
 from shared.clock import SECOND, Micros
 from shared.units.sizes import say_count
@@ -35,8 +35,8 @@ _UNREACHABLE_SHARE: Final = 0.01
 class Agents(Stage):
     """Keeps the records of the agents."""
 
-    def __init__(self, resources: Resources) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._configured: dict[str, Contact] = {}
         self._contacts: dict[str, Contact] = {}
         """What each agent said last, as it was written."""

@@ -19,7 +19,7 @@ from server.domain import ending
 from server.domain.batch import Batch, NewChild
 from server.domain.jobs import FileKind, Job
 from server.stages import deferral
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import batches, dependencies, jobs
 from shared.files.names import BundleError
 from shared.wire import JobState
@@ -38,10 +38,10 @@ class Batches(Stage):
 
     def __init__(
         self,
-        resources: Resources,
+        core: Core,
         child_names: Callable[[Path], tuple[str, ...]] = deferral.child_names,
     ) -> None:
-        super().__init__(resources)
+        super().__init__(core)
         self._child_names = child_names
 
     async def run_once(self) -> int:

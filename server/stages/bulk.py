@@ -19,7 +19,7 @@ from server.domain.errors import FerrymanError
 from server.ports import Filter
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.read import list_ids, read_job
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import requests
 from shared.principals import Principal
 from shared.wire import JobState
@@ -62,8 +62,8 @@ _PAGES: Final = 20
 class Bulk(Stage):
     """Cancels, retries, deletes, tags and moves jobs."""
 
-    def __init__(self, resources: Resources, retry: RetryByHand, delete: Delete) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, retry: RetryByHand, delete: Delete) -> None:
+        super().__init__(core)
         self._retry, self._delete = retry, delete
 
     async def choose(

@@ -13,7 +13,7 @@ from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob, RetryRef
 from server.domain.jobs import Job
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import dependencies, jobs, requests, retention
 from shared.principals import Principal
 
@@ -23,8 +23,8 @@ log = structlog.get_logger()
 class Delete(Stage):
     """Deletes jobs."""
 
-    def __init__(self, resources: Resources, cancel: Cancel) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, cancel: Cancel) -> None:
+        super().__init__(core)
         self._cancel = cancel
 
     async def __call__(

@@ -22,7 +22,7 @@ from server.domain.jobs import Job
 from server.ports import AgentError, NoSuchPayload
 from server.stages.get import Get
 from server.stages.read import read_job
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import jobs
 from shared.clock import wait_for
 from shared.principals import Principal
@@ -42,8 +42,8 @@ class Cancel(Stage):
         get: fetches what the job left.
     """
 
-    def __init__(self, resources: Resources, get: Get) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, get: Get) -> None:
+        super().__init__(core)
         self._on_payload = get.on_payload
         self._no_room = get.results.waiting
         self._tasks: dict[int, asyncio.Task[None]] = {}

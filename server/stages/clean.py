@@ -17,7 +17,7 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
 from server.ports import Scratch
 from server.stages.by_hand import Delete
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import queue, requests, retention
 from shared.clock import SECOND
 from shared.sql import Database
@@ -49,11 +49,11 @@ class Clean(Stage):
 
     def __init__(
         self,
-        resources: Resources,
+        core: Core,
         delete: Delete,
         keep_record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__(resources)
+        super().__init__(core)
         self._finish, self._keep_record = delete.finish, keep_record
         self._orphans_due = self._record_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []

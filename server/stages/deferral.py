@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from server.domain import batch
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
 from server.ports import ScratchFile, Storage
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import batches
 from shared.files.bundles.expand import expand_folder
 from shared.files.bundles.format import ENTRY, BundleSummary
@@ -126,8 +126,8 @@ class Deferral(Stage):
         children_of: makes their bundle.
     """
 
-    def __init__(self, resources: Resources, children_of: ChildrenOf = children_of) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, children_of: ChildrenOf = children_of) -> None:
+        super().__init__(core)
         self._children_of = children_of
 
     async def __call__(self, job: Job, ended: Move, result: Result) -> Move | bool:

@@ -20,7 +20,7 @@ from server.ports import Agent, RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import bundles, jobs
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, Reason
@@ -42,10 +42,10 @@ class Deliver(Stage):
         get: is handed payloads that are past Prepared.
     """
 
-    def __init__(self, resources: Resources, get: Get) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, get: Get) -> None:
+        super().__init__(core)
         self._get = get
-        self._inputs = Inputs(resources)
+        self._inputs = Inputs(core)
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""

@@ -17,7 +17,7 @@ from server.domain.errors import FerrymanError, NoSuchJob
 from server.stages.audit import AuditTrail
 from server.stages.by_hand import Delete
 from server.stages.schedules import Schedules
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
 from server.store import forgotten
 from shared.principals import Principal
@@ -50,13 +50,13 @@ class ForgetUser(Stage):
 
     def __init__(
         self,
-        resources: Resources,
+        core: Core,
         delete: Delete,
         schedules: Schedules,
         tokens: Tokens,
         audit: AuditTrail,
     ) -> None:
-        super().__init__(resources)
+        super().__init__(core)
         self._delete, self._schedules = delete, schedules
         self._tokens, self._audit = tokens, audit
         self._instead: dict[str, str] = {}

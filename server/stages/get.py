@@ -26,7 +26,7 @@ from server.stages.delayed_reports import DelayedReports
 from server.stages.progress import Progress
 from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_full, not_stored
 from server.stages.small_results import SmallResults
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
 from server.store import attempts, jobs
 from shared.clock import Micros, wait_for
@@ -49,16 +49,16 @@ class Get(Stage):
 
     def __init__(
         self,
-        resources: Resources,
+        core: Core,
         deferral: Deferral | None = None,
         report_delay_s: float = 0.0,
     ) -> None:
-        super().__init__(resources)
-        self._deferral = deferral or Deferral(resources)
-        self.results = Results(resources.scratch, resources.clock, resources.wakeups.send)
-        self.progress = Progress(resources)
-        self._small_results = SmallResults(resources, self.results)
-        self._unexpected = UnexpectedPayloads(resources, self.results)
+        super().__init__(core)
+        self._deferral = deferral or Deferral(core)
+        self.results = Results(core.scratch, core.clock, core.wakeups.send)
+        self.progress = Progress(core)
+        self._small_results = SmallResults(core, self.results)
+        self._unexpected = UnexpectedPayloads(core, self.results)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
@@ -69,7 +69,7 @@ class Get(Stage):
         self._counted = Counter[tuple[str, int]]()
         """Of those that have no task yet, their places in that number."""
         self._delayed = DelayedReports[tuple[str, int], Agent](
-            report_delay_s, resources.clock, self._start
+            report_delay_s, core.clock, self._start
         )
         self._taken: dict[AttemptKey, tuple[str, Micros]] = {}
         """Attempts that an agent has taken, when, and no row says so yet."""

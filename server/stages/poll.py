@@ -19,7 +19,7 @@ from server.ports import Agent, AgentError, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import attempts, jobs, queue
 from shared.clock import SECOND
 from shared.ids import AttemptKey
@@ -34,8 +34,8 @@ STORE_AGAIN_S: Final = 10.0  # until a result is fetched again that this server 
 class Poll(Stage):
     """The part of the Getter that polls."""
 
-    def __init__(self, resources: Resources, get: Get) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, get: Get) -> None:
+        super().__init__(core)
         self._get = get
         self._asking = AgentTasks[AttemptKey]("poll.failed")
         self._failing_since: dict[AttemptKey, float] = {}

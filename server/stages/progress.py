@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.domain.live import Live, Report, live_of, progress_event_due
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import events
 from shared.ids import AttemptKey
 from shared.wire import LiveDoc, PayloadDoc, PayloadState
@@ -38,8 +38,8 @@ class _Followed:
 class Progress(Stage):
     """Takes reports about attempts that are known to run; the Getter says which do."""
 
-    def __init__(self, resources: Resources) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._followed: dict[AttemptKey, _Followed] = {}
         self._latest: dict[AttemptKey, LiveDoc] = {}
         """What was reported last and is not written yet."""

@@ -23,7 +23,7 @@ from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_t
 from server.domain.upload_fields import upload_request
 from server.ports import ScratchFile
 from server.stages.accept import Accept, check_size, new_job, with_tasks
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import schedules as rows
 from server.store.identity import is_rehearsal
 from shared.clock import SECOND
@@ -37,8 +37,8 @@ _HOUR: Final = 3_600 * SECOND
 class Schedules(Stage):
     """Keeps schedules, and makes their jobs."""
 
-    def __init__(self, resources: Resources, accept: Accept) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, accept: Accept) -> None:
+        super().__init__(core)
         self._accept = accept
         self._known: dict[int, Schedule] = {}
         self._changing = asyncio.Lock()

@@ -12,7 +12,7 @@ from server.domain import ending
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import claims, queue
 from shared.clock import SECOND
 from shared.units.durations import say_duration
@@ -29,8 +29,8 @@ class Send(Stage):
     it.
     """
 
-    def __init__(self, resources: Resources, deliver: Deliver, get: Get) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, deliver: Deliver, get: Get) -> None:
+        super().__init__(core)
         self._deliver, self._get = deliver, get
         self._look_due = self._resume_due = self._clock.monotonic()
         self._missing: dict[str, float] = {}

@@ -13,7 +13,7 @@ import structlog
 
 from server.domain.jobs import UsedTicket
 from server.domain.permits import LoginUsed, PermitRefused, Permits, Session
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
 from server.store import permits as rows
 from shared.clock import SECOND
@@ -33,12 +33,12 @@ class Sessions(Stage):
 
     def __init__(
         self,
-        resources: Resources,
+        core: Core,
         permits: Permits,
         tokens: Tokens,
         configured: Callable[[], Mapping[str, Principal]],
     ) -> None:
-        super().__init__(resources)
+        super().__init__(core)
         self._permits, self._tokens, self._configured = permits, tokens, configured
         self._ended: dict[str, int] = {}
 

@@ -17,7 +17,7 @@ import structlog
 from server.domain.jobs import FileKind, Job, Move, Result
 from server.ports import Agent
 from server.stages.results import Results
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import jobs
 from shared.together import Together
 from shared.wire import PayloadDoc
@@ -36,8 +36,8 @@ class _Alone(Exception):
 class SmallResults(Stage):
     """Ends jobs whose attempts have ended, with their results."""
 
-    def __init__(self, resources: Resources, results: Results) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, results: Results) -> None:
+        super().__init__(core)
         self._results = results
         self._groups: dict[str, Together[_Ended, Job | None]] = {}
         """agent -> its ends"""

@@ -23,21 +23,23 @@ Decision = TypeVar("Decision", Move, Move | None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What the stages work with.
+class Core:
+    """What every part of the server works with.
 
     Attributes:
+        fleet: the agents, as they are now.
+        wakeups: of the loops, and of requests that wait for a job.
         uniform: random numbers for the delays of retries.
         measures: what is counted, for ``/metrics``.
     """
 
+    settings: LiveSettings
     database: Database
+    clock: Clock
     storage: Storage
     scratch: Scratch
     fleet: Fleet
     services: Mapping[str, Service]
-    clock: Clock
-    settings: LiveSettings
     wakeups: JobWakeups
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
@@ -46,14 +48,11 @@ class Resources:
 class Stage:
     """Base of the stages."""
 
-    def __init__(self, resources: Resources) -> None:
-        self._database = resources.database
-        self._fleet = resources.fleet
-        self._storage, self._scratch = resources.storage, resources.scratch
-        self._services, self._clock = resources.services, resources.clock
-        self._settings = resources.settings
-        self._uniform, self._measures = resources.uniform, resources.measures
-        self._wakeups = resources.wakeups
+    def __init__(self, core: Core) -> None:
+        self._settings, self._services = core.settings, core.services
+        self._database, self._storage, self._scratch = core.database, core.storage, core.scratch
+        self._fleet, self._wakeups, self._measures = core.fleet, core.wakeups, core.measures
+        self._clock, self._uniform = core.clock, core.uniform
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import queue, statistics, users
 from shared.clock import SECOND, Micros
 
@@ -55,9 +55,9 @@ class History:
 class Statistics(Stage):
     """Writes, and reads for the charts and for the estimates of starts."""
 
-    def __init__(self, resources: Resources) -> None:
-        super().__init__(resources)
-        self._counts = resources.measures.jobs
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._counts = core.measures.jobs
         self._recent: dict[str, tuple[float, Recent]] = {}
 
     async def run_once(self) -> int:

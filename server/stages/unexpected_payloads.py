@@ -12,7 +12,7 @@ from server.domain import outcome, states
 from server.domain.jobs import Attempt, FileKind, Job
 from server.ports import Agent, NoSuchPayload
 from server.stages.results import UNCHECKED, NoRoom, Results
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import attempts
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc
@@ -24,8 +24,8 @@ _MAX_DISCARDS: Final = 8  # of one agent at once
 class UnexpectedPayloads(Stage):
     """Ends them."""
 
-    def __init__(self, resources: Resources, results: Results) -> None:
-        super().__init__(resources)
+    def __init__(self, core: Core, results: Results) -> None:
+        super().__init__(core)
         self._results = results
         self._discards: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of kills and acknowledgements"""

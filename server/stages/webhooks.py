@@ -20,7 +20,7 @@ from server.domain.webhooks import (
     secret_text,
     signature,
 )
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.store import webhooks
 from server.store.identity import Identity
 from shared.clock import SECOND, Clock, Micros
@@ -54,9 +54,9 @@ class Webhooks(Stage):
     """
 
     def __init__(
-        self, resources: Resources, client: WebhookClient, identity: Identity, machine: Clock
+        self, core: Core, client: WebhookClient, identity: Identity, machine: Clock
     ) -> None:
-        super().__init__(resources)
+        super().__init__(core)
         self._client, self._identity, self._machine = client, identity, machine
         self._walked: webhooks.Walked = ("", "")
         self._tries = self._measures.webhook_tries

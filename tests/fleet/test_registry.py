@@ -29,7 +29,7 @@ from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits, PackTask
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.store import Calls, Jobs, job, resources
+from tests.kit.store import Calls, Jobs, core, job
 
 
 class Fleet:
@@ -155,7 +155,7 @@ async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIter
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
     registry, store = Registry([client], clock), Calls(database, rows)
     jobs = Jobs(database, lambda job: None)
-    agents = Agents(resources(jobs=jobs, fleet=registry, clock=clock))
+    agents = Agents(core(jobs=jobs, fleet=registry, clock=clock))
     try:
         registry.remember(await agents.use([Contact(name, "job-orchestrator", "")]))
         yield Run(agents, registry, client, store, jobs, database)

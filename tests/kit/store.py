@@ -15,7 +15,7 @@ from server.domain.service import Service
 from server.ports import Storage
 from server.settings.live import LiveSettings
 from server.settings.tables import ServerSettings, ServerTable
-from server.stages.stage import Resources, Stage
+from server.stages.stage import Core, Stage
 from server.stages.wakeups import JobWakeups
 from server.store import (
     attempts,
@@ -145,7 +145,7 @@ class Jobs:
         return await self.database.write(claims.claim_fairly, *given)
 
     async def request_cancel(self, job_id: int, at: int, by: str = "") -> Job:
-        stage = Stage(resources(database=self.database))
+        stage = Stage(core(database=self.database))
         return await stage._request_cancel(job_id, at, by)
 
     async def cancel_children(self, parent_id: int, at: int, message: str) -> None:
@@ -350,9 +350,9 @@ def settings(**server: Any) -> LiveSettings:
     return LiveSettings(ServerSettings(server=ServerTable(**server)))
 
 
-def resources(**given: Any) -> Resources:
+def core(**given: Any) -> Core:
     """The given ones; the others are not to be used."""
     how: dict[str, Any] = dict.fromkeys(("storage", "scratch", "fleet", "clock"))
     how["database"] = getattr(given.pop("jobs", None), "database", None)
     how |= {"services": {}, "settings": settings(), "wakeups": JobWakeups()}
-    return Resources(**(how | given))
+    return Core(**(how | given))

@@ -30,7 +30,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.schedules import Schedules
 from server.stages.send import Send
-from server.stages.stage import Resources
+from server.stages.stage import Core
 from server.stages.wakeups import JobWakeups
 from server.storage import folder, scratch
 from server.store.identity import new_start
@@ -155,7 +155,7 @@ class World:
 
         self.scratch = scratch.Scratch(self.folder / "staging", new_name)
         self.storage = folder.FolderStorage(self.folder, self.scratch, new_name)
-        resources = Resources(
+        core = Core(
             database=self.database,
             storage=self.storage,
             scratch=self.scratch,
@@ -165,21 +165,21 @@ class World:
             settings=self.settings,
             wakeups=wakeups,
         )
-        self.accept = Accept(resources)
-        self.get = Get(resources, Deferral(resources, self.children_of), self.report_delay_s)
-        self.poll = Poll(resources, self.get)
-        self.deliver = Deliver(resources, self.get)
+        self.accept = Accept(core)
+        self.get = Get(core, Deferral(core, self.children_of), self.report_delay_s)
+        self.poll = Poll(core, self.get)
+        self.deliver = Deliver(core, self.get)
         inputs: Any = self.deliver._inputs
         inputs.of = lambda _: nullcontext()  # results are no archives here
-        self.send = Send(resources, self.deliver, self.get)
-        self.cancel = Cancel(resources, self.get)
-        self.schedules = Schedules(resources, self.accept)
+        self.send = Send(core, self.deliver, self.get)
+        self.cancel = Cancel(core, self.get)
+        self.schedules = Schedules(core, self.accept)
         await self.schedules.load()
-        self.batches = Batches(resources, child_names=lambda _: CHILDREN)
-        self.dependencies = Dependencies(resources)
-        self.delete = Delete(resources, self.cancel)
-        self.retry = RetryByHand(resources)
-        self.clean = Clean(resources, self.delete)
+        self.batches = Batches(core, child_names=lambda _: CHILDREN)
+        self.dependencies = Dependencies(core)
+        self.delete = Delete(core, self.cancel)
+        self.retry = RetryByHand(core)
+        self.clean = Clean(core, self.delete)
         self.alive = True
         await recover(self.database, self.scratch)
         for agent in self.agents:

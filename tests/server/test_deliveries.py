@@ -19,7 +19,7 @@ from shared.clock import SECOND
 from shared.ids import Start
 from shared.wire import JobState, Limits
 from tests.kit.clock import START, SimClock
-from tests.kit.store import Jobs, resources
+from tests.kit.store import Jobs, core
 from tests.model.inline_database import CrashPoint, InlineDatabase
 
 URL = "https://a.example.org/hook"
@@ -70,14 +70,14 @@ class World:
         self.stage = self.new_stage()
 
     def new_stage(self, *, rehearsal: bool = False) -> Webhooks:
-        core = resources(
+        parts = core(
             database=self.database,
             clock=self.clock,
             wakeups=self.wakeups,
             uniform=lambda low, high: (low + high) / 2,
         )
         identity = Identity("5e44e4" * 5, (), Start(1, "a"), rehearsal, b"", b"", KEY)
-        return Webhooks(core, self.receivers, identity, self.clock)
+        return Webhooks(parts, self.receivers, identity, self.clock)
 
     async def ended(self, *urls: str | None, by: str = "ann-laptop") -> None:
         """Jobs that were cancelled now."""

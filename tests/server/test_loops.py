@@ -29,7 +29,7 @@ from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Progress, Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.store import job, resources
+from tests.kit.store import core, job
 from tests.model.simulation import World
 
 
@@ -176,7 +176,7 @@ class Numbers:
         held = AsyncMock(return_value=[Held("s", "ann", "node", 3, 2)])
         database = AsyncMock(read_list=self._read, read=held)
         self.add, how = database.write, {"clock": self.clock, "measures": self.measures}
-        self.statistics = Statistics(resources(database=database, **how))
+        self.statistics = Statistics(core(database=database, **how))
 
     async def _read(self, work: object, *how: Any) -> Any:
         if work is rows.queued:

@@ -26,7 +26,7 @@ from shared.files.names import BundleError
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.raw_archives import zipped
-from tests.kit.store import job, resources
+from tests.kit.store import core, job
 
 MIB: Final = 1 << 20
 
@@ -184,7 +184,7 @@ class Place:
         self.scratch = Scratch(self.staging, new_name)
         self.storage = FolderStorage(folder, self.scratch, new_name)
         self.known: dict[int, Job] = {}
-        self.inputs = Inputs(resources(database=self, storage=self.storage, scratch=self.scratch))
+        self.inputs = Inputs(core(database=self, storage=self.storage, scratch=self.scratch))
 
     async def read(self, work: object, job_id: int) -> Job | None:
         """None of them is a parent."""

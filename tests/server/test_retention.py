@@ -40,7 +40,7 @@ from tests.kit.clock import SimClock
 from tests.kit.command_line import ferryman
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.server_http import ServerClient
-from tests.kit.store import Store, chunks, resources
+from tests.kit.store import Store, chunks, core
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -68,7 +68,7 @@ class World:
 
     def cleaner(self) -> Clean:
         own = {"storage": self.storage, "clock": self.clock, "wakeups": self.wakeups}
-        how = resources(jobs=self.jobs, services=SERVICES, **own)
+        how = core(jobs=self.jobs, services=SERVICES, **own)
         self.delete = Delete(how, Cancel(how, Get(how)))
         return Clean(how, self.delete, self.keep)
 
