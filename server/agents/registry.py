@@ -10,7 +10,7 @@ from typing import Final
 from server.agents.agent_client import AgentClient
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.choose import Candidate
-from server.domain.retry_policy import Backoff
+from server.domain.retry import Backoff
 from shared.clock import Clock
 from shared.wire import AgentHealth, AgentState, AgentStatus
 

@@ -17,7 +17,7 @@ from server.domain.allowances import DAY
 from server.domain.errors import BadField, BundleTooLarge
 from server.domain.jobs import Job, UsedTicket
 from server.domain.permits import LINK_OF_UPLOAD_S, Link, Shows, Ticket
-from server.domain.retry_policy import BackoffKind
+from server.domain.retry import BackoffKind
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import HEADER, check_field, given, upload_request
 from server.http.context import Context

@@ -15,7 +15,7 @@ from server.domain import retry, states
 from server.domain.errors import RetryRefused
 from server.domain.jobs import UNSET, Job, Move, Step
 from server.domain.live import Live
-from server.domain.retry import Retry
+from server.domain.retry import Retry, RetryPolicy
 from server.domain.service import Service
 from shared.clock import SECOND, Micros
 from shared.units.durations import say_duration
@@ -63,6 +63,11 @@ def line_endings(job: Job, exit_code: int | None, stderr_tail: str) -> str:
     if not known or not (exit_code in _NOT_RUN or "\r" in stderr_tail):
         return ""
     return "; run.sh has Windows line endings (CRLF), which a shell takes as part of its commands"
+
+
+def retry_rules(job: Job, service: Service) -> RetryPolicy:
+    """The job's own, or the service's where its upload asked for none."""
+    return job.retry or service.retry
 
 
 def queue_timeout_s(job: Job, service: Service) -> float:
@@ -124,7 +129,7 @@ def interrupted(
     reported: Reported = _NOTHING,
 ) -> Move:
     """The attempt died through no fault of the bundle: again from its own budget, or Failed."""
-    again = retry.after_interruption(job, service)
+    again = retry.after_interruption(job.infra_used, service.infra_retries)
     if again is None and job.cancel_requested_at is None:
         return end(job, JobState.FAILED, service, now, message, reason, reported)
     return requeue(job, service, now, message, reason, again or Retry(0.0), reported)
@@ -194,7 +199,11 @@ def end(
     """
     changes = {"ended_at": now, "expires_at": expires_at(job, service, now)}
     if to is JobState.FAILED:
-        message += retry.why_not(job, service, reason, reported.facts.get("exit_code"))
+        if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
+            message += f"; it is not tried again, as service {service.name} says (on_shutdown)"
+        else:
+            rules, exit_code = retry_rules(job, service), reported.facts.get("exit_code")
+            message += retry.why_not(rules, job.retries_used, reason, exit_code)
     if to is JobState.FAILED and service.dead_letter and job.parent_id is None:
         kept_s = service.dead_letter_expires_after_s
         changes["dead_letter"] = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias, get_args
 
-from server.domain.retry_policy import BackoffKind, check_retry_reasons
+from server.domain.retry import BackoffKind, check_retry_reasons
 from server.domain.webhook_targets import webhook_target
 from shared import json_text
 from shared.clock import SECOND, Micros

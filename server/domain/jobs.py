@@ -11,7 +11,7 @@ from server.domain import states
 from server.domain.agents import id_by_name
 from server.domain.errors import IllegalTransition
 from server.domain.live import Live
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from shared.clock import SECOND, Micros, utc
 from shared.ids import AttemptKey
 from shared.wire import (

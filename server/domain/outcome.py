@@ -19,6 +19,7 @@ from server.domain.ending import (
     line_endings,
     move,
     requeue,
+    retry_rules,
     who_set_the_limit,
 )
 from server.domain.jobs import Attempt, Job, Move, Step
@@ -278,9 +279,10 @@ def _attempt_ended(
                 message += line_endings(job, payload.exit_code, payload.stderr_tail)
             else:
                 message += who_set_the_limit(job, service, reason)
-            again = retry.after_failure(job, service, reason, payload.exit_code, uniform)
+            rules, exit_code = retry_rules(job, service), payload.exit_code
+            again = retry.after_failure(rules, job.retries_used, reason, exit_code, uniform)
             if again is not None:
-                fields = {"exit_code": payload.exit_code}
+                fields = {"exit_code": exit_code}
                 return requeue(job, service, now, message, reason, again, reported, fields)
     return end(job, JobState.FAILED, service, now, message, reason, reported)
 
@@ -304,8 +306,9 @@ def _interrupted(
     if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
         if job.cancel_requested_at is None:
             return end(job, JobState.FAILED, service, now, message, reason, reported)
-    elif retry.after_interruption(job, service) is None:
-        again = retry.after_failure(job, service, reason, None, uniform)
+    elif retry.after_interruption(job.infra_used, service.infra_retries) is None:
+        rules = retry_rules(job, service)
+        again = retry.after_failure(rules, job.retries_used, reason, None, uniform)
         if again is not None:
             return requeue(job, service, now, message, reason, again, reported)
     return interrupted(job, service, now, reason, message, reported=reported)
@@ -320,11 +323,12 @@ def _asked_for_later(payload: PayloadDoc) -> RetryLater | None:
 def _later(job: Job, service: Service, now: Micros, asked: RetryLater, reported: Reported) -> Move:
     why = asked.message[:_LONGEST_WHY]
     message = "it asked to be tried later" + (f": {why}" if why else "")
-    again = retry.later(job, service, asked)
+    most, delay_s = service.retry_later_limit, service.retry_later_delay_s
+    again = retry.later(job.later_used, most, delay_s, asked)
     if again is not None:
         fields = {"reason": why}
         return requeue(job, service, now, message, Reason.EXIT_CODE, again, reported, fields)
-    times = say_count(service.retry_later_limit, "time")
+    times = say_count(most, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
     return end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE, reported)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from shared.clock import Micros
 from shared.wire import JobState, Limits, OnShutdown
 

@@ -11,7 +11,7 @@ from server.domain.access import check_may_read, check_upload
 from server.domain.errors import BadField, FerrymanError
 from server.domain.field_values import MAX_TAGS, VALUES, Later, check_length, hint
 from server.domain.jobs import BatchRequest, Job, Wanted
-from server.domain.retry_policy import RetryPolicy, left_out
+from server.domain.retry import RetryPolicy, left_out
 from server.domain.service import Service
 from shared.principals import Principal, Role
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit

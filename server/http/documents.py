@@ -9,7 +9,7 @@ from server.domain import ending
 from server.domain.agents import AgentRecord
 from server.domain.batch import Batch
 from server.domain.jobs import Attempt, Event, Job
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.domain.webhooks import Delivery
 from shared.clock import SECOND, Micros, utc

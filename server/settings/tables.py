@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from server.domain.retry_policy import RETRIED, BackoffKind, RetryPolicy, check_retry_reasons
+from server.domain.retry import RETRIED, BackoffKind, RetryPolicy, check_retry_reasons
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses

@@ -15,7 +15,7 @@ import structlog
 
 from server.domain import ending, outcome
 from server.domain.jobs import Job, Move
-from server.domain.retry_policy import Backoff
+from server.domain.retry import Backoff
 from server.ports import Agent, RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get

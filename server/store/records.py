@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
-from server.domain.retry_policy import BackoffKind, RetryPolicy
+from server.domain.retry import BackoffKind, RetryPolicy
 from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from server.api.upload import FIELDS, CheckField, MakeSink, UploadForm
 from server.domain.errors import BadField, NotAllowed
 from server.domain.jobs import FileKind, Job
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.http.context import Context
 from server.http.params import Param

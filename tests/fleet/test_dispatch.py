@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from server.domain.choose import Recent
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.stages.waiting import why_waiting
 from shared.clock import say_time, utc

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL

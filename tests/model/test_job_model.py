@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from server.domain.errors import AlreadyEnded, NoSuchJob, RetryRefused
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL

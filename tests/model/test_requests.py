@@ -10,7 +10,7 @@ import pytest
 
 from server.domain.errors import NoSuchJob, QueueFull, RetryRefused
 from server.domain.jobs import Job
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL, Principal, Role

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from server.domain.errors import NoSuchJob
-from server.domain.retry_policy import BackoffKind, RetryPolicy
+from server.domain.retry import BackoffKind, RetryPolicy
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, RetryLater
 from tests.model.test_job_model import (

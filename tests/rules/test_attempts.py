@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from server.domain import ending, outcome, retry, retry_policy, statistics
+from server.domain import ending, outcome, retry, statistics
 from server.domain.jobs import Attempt, Event, Move, Result, Step, history
 from server.domain.live import live_of, progress_event_due
-from server.domain.retry_policy import (
+from server.domain.retry import (
     NEVER,
     Backoff,
     BackoffKind,
@@ -229,7 +229,8 @@ def highest(_low: float, high: float) -> float:
     ],
 )
 def test_a_failure_is_retried_for_what_is_named(found, service, reason, exit_code, again):
-    assert (retry.after_failure(found, service, reason, exit_code, highest) is not None) is again
+    rules = ending.retry_rules(found, service)
+    assert (retry.after_failure(rules, 0, reason, exit_code, highest) is not None) is again
 
 
 def paid(found: retry.Retry | None) -> Any:
@@ -237,21 +238,22 @@ def paid(found: retry.Retry | None) -> Any:
 
 
 def test_retries_and_interruptions_have_budgets_of_their_own_and_wait_longer_each_time() -> None:
-    def retries(service: Service) -> list[Any]:
+    def retries(rules: RetryPolicy) -> list[Any]:
         return [
-            paid(retry.after_failure(found, service, R.TIMEOUT, None, highest))
-            for found in (job(retries_used=used, infra_used=2) for used in range(4))
+            paid(retry.after_failure(rules, used, R.TIMEOUT, None, highest)) for used in range(4)
         ]
 
     delays = [10.0, 60.0, 60.0]
-    assert retries(SERVICE) == [*((s, {"retries_used": n}) for n, s in enumerate(delays, 1)), None]
-    at_once = Service("s", retry=RetryPolicy(1, (), retry_on=frozenset({"timeout"})))
+    assert retries(POLICY) == [
+        *((s, {"retries_used": n}) for n, s in enumerate(delays, 1)),
+        None,
+    ]
+    at_once = RetryPolicy(1, (), retry_on=frozenset({"timeout"}))
     assert retries(at_once) == [(0.0, {"retries_used": 1}), None, None, None]
-    jobs = (job(infra_used=used, retries_used=1) for used in range(8))
-    found = [paid(retry.after_interruption(one, SERVICE)) for one in jobs]
+    found = [paid(retry.after_interruption(used, 7)) for used in range(8)]
     delays = [0.0, 1.0, 5.0, 15.0, 60.0, 60.0, 60.0]
     assert found == [*((s, {"infra_used": n}) for n, s in enumerate(delays, 1)), None]
-    assert retry.after_interruption(job(), Service("s", infra_retries=0)) is None
+    assert retry.after_interruption(0, 0) is None
 
 
 BACKOFFS = {
@@ -271,8 +273,8 @@ def test_a_backoff_grows_by_its_formula_up_to_its_cap(backoff):
 
 @each("after_s, delay", [(None, 60.0), (5.0, 5.0), (0.0, 0.0), (float("inf"), 86_400.0)])
 def test_who_asks_to_be_tried_later_says_when_or_the_service_does_and_not_for_ever(after_s, delay):
-    asked, service = RetryLater(after_s=after_s), Service("s", retry_later_limit=2)
-    found = [retry.later(job(later_used=used, retries_used=3), service, asked) for used in range(3)]
+    asked = RetryLater(after_s=after_s)
+    found = [retry.later(used, 2, 60.0, asked) for used in range(3)]
     assert [*map(paid, found)] == [(delay, {"later_used": 1}), (delay, {"later_used": 2}), None]
 
 
@@ -306,7 +308,7 @@ def test_delays_of_failing_calls_double_up_to_the_longest_and_begin_anew_after_a
 
 
 def test_of_very_many_keys_those_that_failed_last_are_remembered(monkeypatch):
-    monkeypatch.setattr(retry_policy, "_KEYS_KEPT", 2)
+    monkeypatch.setattr(retry, "_KEYS_KEPT", 2)
     backoff = Backoff[str](1.0, 10.0)
     assert [backoff.failed(key) for key in "abacab"] == [1, 1, 2, 1, 4, 1]
 

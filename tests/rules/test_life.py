@@ -18,7 +18,7 @@ from server.domain import batch, ending, outcome, states
 from server.domain.agents import RefusedByAgent
 from server.domain.errors import IllegalTransition, RetryRefused
 from server.domain.jobs import Job, Move
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from shared.clock import RANDOM, SECOND, iso
 from shared.wire import JobState as S

@@ -13,7 +13,7 @@ import pytest
 
 from server.domain.allowances import Allowance
 from server.domain.errors import NotReloaded
-from server.domain.retry_policy import BackoffKind
+from server.domain.retry import BackoffKind
 from server.reload import Reload
 from server.settings import load
 from server.settings.live import LiveSettings

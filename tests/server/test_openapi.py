@@ -24,7 +24,7 @@ from server.api.openapi_document import TAGS, describe, openapi_path, path_names
 from server.api.routes import ROUTES
 from server.api.texts import TEXTS
 from server.domain.jobs import Attempt, Event, Result
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import NEEDED, OPTIONAL
 from server.http import documents, event_stream, logs, params
