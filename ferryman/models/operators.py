@@ -218,6 +218,7 @@ class DayUsage(Wire):
     waited_s: float
     """Attempts, until they started; so are the next two. A job may have several."""
     ran_s: float
+    """Until they ended."""
     cpu_s: float
     """0 where the host cannot tell."""
     bundle_bytes: int
