@@ -11,11 +11,12 @@ import structlog
 from server.domain.errors import NotReloaded
 from server.fleet import Fleet
 from server.settings.live import LiveSettings
-from server.settings.load import check_change
+from server.settings.load import check_tokens
 from server.settings.tables import ServerSettings, ServerTable
 from server.stages.services import Services
 from server.stages.tokens import Tokens
 from shared.http import authentication
+from shared.http.sockets import CannotListen
 from shared.http.tls import TlsFiles
 from shared.settings.base import SettingsError
 from shared.settings.effective import differences
@@ -64,7 +65,7 @@ class Reload:
         async with self._one_at_a_time:
             try:
                 return await self._reload()
-            except (SettingsError, ValueError, DatabaseUnavailable) as problem:
+            except (SettingsError, CannotListen, ValueError, DatabaseUnavailable) as problem:
                 log.warning("settings.not_reloaded", why=str(problem))
                 if isinstance(problem, DatabaseUnavailable):
                     raise
@@ -80,7 +81,12 @@ class Reload:
         kept = {key: getattr(old.server, key) for key in waiting}
         used = new.model_copy(update={"server": new.server.model_copy(update=kept)})
         for server in (new.server, used.server):
-            check_change(old.server, server, others=bool(self._issued.operators))
+            if old.server.needs_token and not server.needs_token:
+                raise SettingsError(
+                    "server.tokens: without the last token nobody would need one: "
+                    "give one, or restart the server if that is meant"
+                )
+            check_tokens(server, others=bool(self._issued.operators))
         done = Reloaded(changed=[], waiting=[])
         for one in differences(old, new):
             table, _, key = one.key.partition(".")

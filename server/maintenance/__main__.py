@@ -30,7 +30,7 @@ from server.maintenance.doctor import examine, warnings
 from server.maintenance.restore import restore
 from server.maintenance.verify import Verified
 from server.maintenance.verify import verify as look_at_everything
-from server.settings.load import check_start, read
+from server.settings.load import check_tokens, read
 from server.store.data_folder import look
 from shared.clock import SECOND, Clock, RealClock
 from shared.command_line import run_command
@@ -150,7 +150,7 @@ def check(config: Config = None) -> None:
     file = settings_file(config)
     with problems():
         settings = read(file, {})
-        check_start(settings.server)
+        check_tokens(settings.server, others=True)  # the database knows whether there are
     doubts = warnings(settings, file)
     with suppress(sqlite3.Error, OSError):  # the doctor says what is wrong with them
         if (wrong := look(*paths_of(settings))) is not None:

@@ -18,6 +18,7 @@ from server.settings.load import read
 from server.settings.tables import ServerSettings
 from server.store.data_folder import WrongDatabase
 from shared.files.durable import FolderInUse
+from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
 from shared.settings.load import file_of_host
 from shared.sqlite.files import DatabaseUnavailable, NewerSchema, NoRoomForCopy
@@ -65,7 +66,7 @@ def paths_of(settings: ServerSettings) -> tuple[Path, Path]:
 def problems() -> Iterator[None]:
     try:
         yield
-    except SettingsError as problem:
+    except (SettingsError, CannotListen) as problem:
         _end(USAGE, str(problem))
     except (FolderInUse, NotEmpty) as problem:
         _end(CANNOT_CREATE, str(problem))

@@ -75,39 +75,23 @@ class AgentTable(Section):
         return text.split()[0]
 
     @model_validator(mode="after")
-    def _token_is_there(self) -> AgentTable:
+    def _makes_sense(self) -> AgentTable:
         if not _IN_A_HEADER.fullmatch(self.secret() or ""):
             raise ValueError("the token has a character that no header can have")
-        return self
-
-    @model_validator(mode="after")
-    def _identity_is_good(self) -> AgentTable:
+        separate = (self.upload_url, self.download_url, self.terminate_url)
         if self.identity() is not None and self.url is None:
             raise ValueError("identity_secret: a job-orchestrator client cannot prove who it is")
-        return self
-
-    @model_validator(mode="after")
-    def _tls_is_good(self) -> AgentTable:
-        urls = (self.url, self.upload_url, self.download_url, self.terminate_url)
-        if self.tls() and not any(url and urlsplit(url).scheme == "https" for url in urls):
-            raise ValueError("ca_file and client_cert are of use only with an https:// address")
-        return self
-
-    @model_validator(mode="after")
-    def _has_slots(self) -> AgentTable:
         if self.prefetch and self.url is None:
             raise ValueError("prefetch: a job-orchestrator client does not say its slots")
-        return self
-
-    @model_validator(mode="after")
-    def _addressed(self) -> AgentTable:
-        separate = (self.upload_url, self.download_url, self.terminate_url)
         if (self.url is None) == (None in separate):
             raise ValueError("give url, or else upload_url, download_url and terminate_url")
-        for url in (self.url, *separate):
-            if url is not None and not _is_address(url):
+        urls = [url for url in (self.url, *separate) if url is not None]
+        for url in urls:
+            if not _is_address(url):
                 shown = without_password(url)
                 raise ValueError(f"{shown!r} is not an http:// or https:// address")
+        if self.tls() and not any(urlsplit(url).scheme == "https" for url in urls):
+            raise ValueError("ca_file and client_cert are of use only with an https:// address")
         return self
 
 

@@ -75,31 +75,6 @@ def check_tokens(table: ServerTable, *, others: bool) -> None:
     )
 
 
-def check_start(table: ServerTable) -> None:
-    """Refuse the same before a start; whether there are other tokens, the database knows. Raises
-    SettingsError.
-    """
-    try:
-        check_tokens(table, others=True)
-    except CannotListen as problem:
-        raise SettingsError(str(problem)) from None
-
-
-def check_change(old: ServerTable, new: ServerTable, *, others: bool) -> None:
-    """Refuse the same for a server that runs, and what would open it to everybody. Raises
-    ValueError.
-    """
-    if old.needs_token and not new.needs_token:
-        raise ValueError(
-            "server.tokens: without the last token nobody would need one: "
-            "give one, or restart the server if that is meant"
-        )
-    try:
-        check_tokens(new, others=others)
-    except CannotListen as problem:
-        raise ValueError(str(problem)) from None
-
-
 def orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
     """job-orchestrator's own variables as tables of the settings.
 
