@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from server.domain.troubles import Trouble, TroubleKind
-from server.loops import Supervisor
-from server.ports import Disk, Vitals
+from server.loops import Loop, Supervisor
 from server.stages.clean import Clean
 from server.stages.results import WaitingResults
 from server.stages.stage import Core
 from server.store.data_folder import UNKNOWN
+from shared.clock import Micros
 from shared.probe import Probe
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
 from shared.units.sizes import say_count
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk with the data folder, in bytes.
+
+    Attributes:
+        min_free: what uploads must leave.
+    """
+
+    free: int
+    total: int
+    min_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Attributes:
+    disk: None: it does not answer.
+    database_bytes: None: it cannot be read.
+    database_free_bytes: of these, what is not in use; None likewise.
+    """
+
+    started_at: Micros
+    disk: Disk | None
+    database_bytes: int | None
+    database_free_bytes: int | None
+    loops: Sequence[Loop]
+
 
 _SILENT = TroubleKind.DATA_FOLDER_SILENT
 _FULL = "the disk is full"
@@ -46,8 +78,8 @@ class Health:
         """What is wrong now; empty: all is well."""
         problems = [
             Trouble(TroubleKind.LOOP_STUCK, f"the {one.name} loop is stuck", one.name)
-            for one in self._supervisor.loops()
-            if one.stuck
+            for one in self._supervisor.loops
+            if not one.healthy
         ]
         failure = self._database.failure
         if failure is not None:
@@ -82,7 +114,7 @@ class Health:
         except DatabaseUnavailable:
             size = unused = None
         disk = None if silent else self._measured
-        return Vitals(self._started_at, disk, size, unused, self._supervisor.loops())
+        return Vitals(self._started_at, disk, size, unused, self._supervisor.loops)
 
     def _check_disk(self) -> list[str]:
         problems, scratch = [], self._core.scratch

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import structlog
 from prometheus_client import Counter
 
-from server.ports import LoopState
 from shared import logs
 from shared.clock import Clock, wait_for
 from shared.metrics import counter
@@ -65,6 +64,7 @@ class Loop:
 
     @property
     def healthy(self) -> bool:
+        """Whether that is not far longer ago than it should be."""
         return self.last_ok_s < 10 * self._every_s + 60
 
     @property
@@ -103,7 +103,7 @@ class Supervisor:
     """Runs loops and followers until :meth:`stop`."""
 
     def __init__(self) -> None:
-        self._loops: Sequence[Loop] = ()
+        self.loops: Sequence[Loop] = ()
         self.failures = sweep_failures()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,21 +117,17 @@ class Supervisor:
         """Args:
         followers: called with the stop event; cancelled at the end, as they may hang on a socket.
         """
-        self._loops = loops
+        self.loops = loops
         for loop in loops:
             loop.failures = self.failures
         self._tasks = [asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in loops]
         self._following = [asyncio.create_task(one(self._stop)) for one in followers]
 
-    def wake(self) -> None:
-        """Make every loop look now, and wait as long as its interval says now."""
-        for loop in self._loops:
-            loop.wake()
-
     async def stop(self, stages: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """End sweeps where they end, cancel followers, then stop the stages, one by one."""
         self._stop.set()
-        self.wake()
+        for loop in self.loops:
+            loop.wake()
         for task in self._following:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, *self._following, return_exceptions=True)
@@ -146,10 +142,4 @@ class Supervisor:
 
     def stuck(self) -> list[str]:
         """Names of the loops that do not go round any more: only a restart helps them."""
-        return [loop.name for loop in self._loops if loop.stuck]
-
-    def loops(self) -> list[LoopState]:
-        """How each loop is."""
-        return [
-            LoopState(loop.name, loop.last_ok_s, stuck=not loop.healthy) for loop in self._loops
-        ]
+        return [loop.name for loop in self.loops if loop.stuck]

@@ -14,8 +14,9 @@ from prometheus_client.registry import Collector
 from server.domain.agents import AgentRecord
 from server.domain.service import Service
 from server.domain.troubles import SERVER_TROUBLES, Trouble
+from server.health import Vitals
 from server.http.context import Context
-from server.ports import Agent, Fleet, Vitals
+from server.ports import Agent, Fleet
 from server.store import statistics
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
@@ -128,7 +129,7 @@ def _of_server(troubles: Sequence[Trouble], vitals: Vitals) -> list[Metric]:
     """Its troubles, disk, database and loops."""
     kinds = Counter[Labels]({(kind.value,): 0 for kind in SERVER_TROUBLES})
     kinds.update((one.kind.value,) for one in troubles)
-    stuck: dict[Labels, float] = {(one.name,): float(one.stuck) for one in vitals.loops}
+    stuck: dict[Labels, float] = {(one.name,): float(not one.healthy) for one in vitals.loops}
     late = "1: its last sweep that ended well is far longer ago than it should be."
     found: list[Metric] = [
         gauge("ferryman_troubles", "What keeps the server from new work.", ("kind",), kinds),

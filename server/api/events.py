@@ -16,9 +16,10 @@ from server.http.params import SERVICE, USER, Param, int_param, job_id, seconds,
 from server.http.reads import Messages
 from server.http.requested_job import wait_until
 from server.http.route import JOB, Route
-from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
 from server.store import events
+from server.store.events import EventsPage
+from server.store.listed import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import EventPage

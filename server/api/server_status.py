@@ -270,7 +270,7 @@ async def status_of(context: Context) -> StatusDoc:
         uploads=context.uploads.under_way,
         most_uploads=reads.AT_ONCE,
         loops=[
-            LoopDoc(name=one.name, last_ok_s=round(one.last_ok_s, 1), stuck=one.stuck)
+            LoopDoc(name=one.name, last_ok_s=round(one.last_ok_s, 1), stuck=not one.healthy)
             for one in vitals.loops
         ],
     )

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from server.domain.errors import BadField
 from server.domain.field_values import hint, moment
 from server.http.problems import Refusal
-from server.ports import Filter
+from server.store.listed import Filter
 from shared.clock import Micros
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue

@@ -16,11 +16,11 @@ import structlog
 
 from server.domain import states
 from server.domain.errors import FerrymanError
-from server.ports import Filter
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.read import list_ids, read_job
 from server.stages.stage import Core, Stage
 from server.store import requests
+from server.store.listed import Filter
 from shared.principals import Principal
 from shared.wire import JobState
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.ports import EventsPage, Filter
 from server.store import events, inserts, jobs, pages
+from server.store.events import EventsPage
+from server.store.listed import Filter
 from shared.principals import Principal
 from shared.sql import Database
 from shared.wire import JobState

@@ -10,9 +10,10 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate, Limit, Recent, before_in_service, rounded_at, wait_s
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
-from server.ports import Fleet, Held
+from server.ports import Fleet
 from server.stages.results import WaitingResults
 from server.store import batches, dependencies, queue
+from server.store.queue import Held
 from shared.clock import Micros, say_time, utc
 from shared.sql import Database
 from shared.wire import JobState, QueueInfo, WaitReason

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, NewEvent, Report
-from server.ports import EventsPage, Filter
 from server.store import records, statements
+from server.store.listed import Filter
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    """Some events, oldest first."""
+
+    items: Sequence[Event]
+    reached: int
+    """Every event up to this ``seq`` was looked at."""
+    more: bool
+    """There are later ones already."""
+
 
 _JOB: Final = """
     UPDATE jobs SET progress = :progress, output = :output,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
-from server.ports import Filter
 from server.store import jobs as store_jobs
 from server.store import listed
+from server.store.listed import Filter
 from server.store.statements import chunks
 from shared.clock import Micros
 from shared.http.numbers import whole_number

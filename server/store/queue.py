@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from server.domain.jobs import Job
-from server.ports import Held
 from server.store import listed, records
 from server.store.statements import HELD, HOLDS, WAITS_SINCE, chunks
 from shared.clock import Micros
 from shared.sql import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Slots that one user's jobs of one service hold on one agent."""
+
+    service: str
+    user_id: str
+    agent: str
+    slots: int
+    running: int = 0
+    """Those of them whose job is Running."""
+
 
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0"
 """What may be claimed now, in the words of the index ``jobs_queued``."""

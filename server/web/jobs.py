@@ -25,10 +25,10 @@ from server.http.context import Context
 from server.http.params import FILTERS, MAX_ID, int_param, job_filter
 from server.http.permits import address
 from server.http.problems import Refusal
-from server.ports import Filter
 from server.stages.bulk import AMONG, BulkAction
 from server.stages.read import count_jobs, list_jobs, read_job
 from server.store import batches, events
+from server.store.listed import Filter
 from server.web.site import PageRoute, Site
 from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL

@@ -18,7 +18,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import FileKind, Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
-from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
+from server.ports import RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
 from server.stages.batches import Batches, Dependencies
 from server.stages.by_hand import Delete, RetryByHand
@@ -34,6 +34,7 @@ from server.stages.stage import Core
 from server.stages.wakeups import JobWakeups
 from server.storage import folder, scratch
 from server.store.identity import new_start
+from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL

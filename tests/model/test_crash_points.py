@@ -10,7 +10,7 @@ import pytest
 
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
-from server.ports import Filter
+from server.store.listed import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
 from tests.model.inline_database import CrashPoint

@@ -12,7 +12,7 @@ from server.domain.errors import NoSuchJob, QueueFull, RetryRefused
 from server.domain.jobs import Job
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
-from server.ports import Filter
+from server.store.listed import Filter
 from shared.principals import LOCAL, Principal, Role
 from shared.wire import JobState, PayloadState, Reason
 from tests.model.simulation import World, simulated

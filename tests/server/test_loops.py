@@ -17,12 +17,13 @@ from server.domain.jobs import Move
 from server.domain.service import Service
 from server.domain.statistics import ALL, Tree
 from server.loops import Loop, Supervisor
-from server.ports import Held, Measures
+from server.ports import Measures
 from server.stages.statistics import Statistics
 from server.stages.wakeups import JobWakeups
 from server.store import jobs as store_jobs
 from server.store import statistics as rows
 from server.store import users
+from server.store.queue import Held
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.files import DatabaseUnavailable
@@ -136,7 +137,7 @@ async def test_stopping_lets_sweeps_end_and_stops_the_stages_last() -> None:
         supervisor.start(loops, [follows, fails])
         for seconds, stuck in ((659, []), (2, ["sender"])):
             await clock.advance(seconds)
-            assert [one.name for one in supervisor.loops() if one.stuck] == stuck
+            assert [one.name for one in supervisor.loops if not one.healthy] == stuck
         stopping = asyncio.create_task(supervisor.stop([stage, stage]))
         await clock.settle()
         assert not stopping.done()  # a sweep is under way

@@ -19,7 +19,6 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.loops import Loop
-from server.ports import Filter
 from server.stages import forget_user
 from server.stages.by_hand import Delete
 from server.stages.cancel import Cancel
@@ -30,6 +29,7 @@ from server.stages.wakeups import JobWakeups
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import Scratch
 from server.store.audit import AuditEntry
+from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
 from shared.principals import LOCAL, Role

@@ -14,8 +14,8 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
-from server.ports import Filter
 from server.store import children, retention
+from server.store.listed import Filter
 from shared.wire import JobState
 from tests.kit.store import Store, new, service
 

@@ -18,8 +18,8 @@ from server.domain import states
 from server.domain.choose import Candidate
 from server.domain.service import Service
 from server.domain.webhooks import Delivery
-from server.ports import Filter
 from server.store import statistics, webhooks
+from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
 from server.store.queue import READY
 from shared.sqlite.database import Database

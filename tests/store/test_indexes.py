@@ -11,7 +11,6 @@ from unittest import mock
 
 import pytest
 
-from server.ports import Filter
 from server.store import (
     audit,
     bundles,
@@ -23,6 +22,7 @@ from server.store import (
     webhooks,
 )
 from server.store.audit import AuditFilter
+from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
 from server.store.tokens import TokenFilter
 from shared.sqlite.database import Database

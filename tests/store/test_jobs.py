@@ -14,7 +14,7 @@ from server.domain.allowances import DAY, DayUsed
 from server.domain.errors import NoSuchAttempt, NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Step
 from server.domain.upload_fields import TooManyTags
-from server.ports import Filter
+from server.store.listed import Filter
 from server.store.users import UserLoad
 from shared.ids import AttemptKey
 from shared.wire import JobState, Limits, Reason, Usage

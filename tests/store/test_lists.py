@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from server.domain.jobs import Job
-from server.ports import Filter
 from server.store import pages
+from server.store.listed import Filter
 from shared.wire import JobState, Reason
 from tests.kit.store import Store, claim, every, new
 
