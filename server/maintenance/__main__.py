@@ -5,35 +5,30 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from server.maintenance.backup import Manifest, back_up
-from server.maintenance.common import (
-    FAILED,
-    AsJson,
-    Config,
-    DataDir,
-    Verify,
-    paths_of,
-    problems,
-    server_paths,
-    server_settings,
-    settings_file,
-)
 from server.maintenance.doctor import examine, warnings
-from server.maintenance.restore import restore
-from server.maintenance.verify import Verified
-from server.maintenance.verify import verify as look_at_everything
+from server.maintenance.restore import BadBackup, NotEmpty, restore
+from server.maintenance.verify import Verification, Verified
 from server.settings.load import check_tokens, read
-from server.store.data_folder import look
+from server.settings.tables import ServerSettings
+from server.store.data_folder import WrongDatabase, look
 from shared.clock import SECOND, Clock, RealClock
 from shared.command_line import run_command
+from shared.files.durable import FolderInUse
+from shared.http.sockets import CannotListen
+from shared.settings.base import SettingsError
+from shared.settings.load import file_of_host
+from shared.sqlite.files import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 from shared.units.durations import parse_duration
 from shared.units.sizes import say_count, say_size
 
@@ -50,6 +45,68 @@ admin = typer.Typer(
 )
 program.add_typer(admin, name="admin")
 _PROGRESS_EVERY_S: Final = 1.0
+FAILED: Final = 1
+USAGE: Final = 2
+CANNOT_CREATE: Final = 73
+DAMAGED: Final = 74
+
+Config: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The server's TOML file [/etc/ferryman/server.toml, if it is there].",
+        envvar="FERRYMAN_CONFIG",
+    ),
+]
+DataDir: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The server's data folder [as the file says].")
+]
+Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+def settings_file(config: Path | None, data_dir: Path | None = None) -> Path | None:
+    """The file that is given, or that of the server on this host."""
+    return file_of_host(ServerSettings, "server.toml", config, data_dir)
+
+
+def server_settings(config: Path | None, data_dir: Path | None) -> ServerSettings:
+    return read(settings_file(config, data_dir), {"server": {"data_dir": data_dir}})
+
+
+def server_paths(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
+    return paths_of(server_settings(config, data_dir))
+
+
+def paths_of(settings: ServerSettings) -> tuple[Path, Path]:
+    """The data folder, and the database."""
+    return settings.server.data_dir, settings.server.database
+
+
+_ENDS: Final[Mapping[int, tuple[type[Exception], ...]]] = {
+    USAGE: (SettingsError, CannotListen),
+    CANNOT_CREATE: (FolderInUse, NotEmpty, NoRoomForCopy, OSError),
+    DAMAGED: (BadBackup, WrongDatabase, DatabaseUnavailable, NewerSchema, sqlite3.Error),
+}
+_CODES: Final = {USAGE: "bad_argument", CANNOT_CREATE: "file_error", DAMAGED: "damaged"}
+"""For programs."""
+
+
+@contextmanager
+def problems() -> Iterator[None]:
+    """End the program as what goes wrong in the block says."""
+    try:
+        yield
+    except tuple(chain(*_ENDS.values())) as problem:
+        code = next(code for code, kinds in _ENDS.items() if isinstance(problem, kinds))
+        message = str(problem)
+        if isinstance(problem, OSError) and problem.strerror:
+            message = ": ".join(filter(None, (problem.filename, problem.strerror)))
+        error = {"code": _CODES[code], "message": message, "hint": None}
+        as_json = "--json" in sys.argv
+        said = json.dumps({"error": error}) if as_json else f"ferryman: {message}"
+        sys.stderr.write(f"{said}\n")
+        sys.exit(code)
 
 
 @program.command()
@@ -191,15 +248,8 @@ def verify(
     with problems():
         folder, database = server_paths(config, data_dir)
         begin = None if since is None else clock.now() - round(parse_duration(since) * SECOND)
-        done = look_at_everything(
-            folder,
-            database,
-            repair=repair,
-            digests=not quick,
-            since=begin,
-            clock=clock,
-            progress=_Progress(clock),
-        )
+        progress = _Progress(clock)
+        done = Verification(folder, database, repair, not quick, begin, clock, progress).run()
     if as_json:
         typer.echo(json.dumps(asdict(done) | {"checked": dict(done.checked)}))
     else:

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sqlite3
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,7 @@ from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, iso
 from shared.files import durable
-from shared.sqlite.files import NewerSchema, copy_database, schema_version
+from shared.sqlite.files import check_version, connected, copy_database, schema_version
 
 DATABASE: Final = "ferryman.sqlite"
 MANIFEST: Final = "backup.json"
@@ -68,10 +67,10 @@ def back_up(
     work = target.with_name(f".{target.name}.{os.getpid()}.partial")
     work.mkdir(mode=0o700)
     try:
-        with closing(_connect(db_path)) as live:
-            _known(live, db_path)
+        with connected(db_path) as live:
+            check_version(live, db_path, len(MIGRATIONS))
             copy_database(live, work / DATABASE)
-            with closing(_connect(work / DATABASE)) as copy:
+            with connected(work / DATABASE) as copy:
                 copy.execute("PRAGMA foreign_keys=ON")
                 brought = bring(data_dir, work, stored_rows.stored_files(copy), digests=digests)
                 gone = [file for file in brought.missing if not stored_rows.refers_to(live, file)]
@@ -88,18 +87,6 @@ def back_up(
         shutil.rmtree(work, ignore_errors=True)
         raise
     return manifest
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA busy_timeout=10000")
-    return connection
-
-
-def _known(live: sqlite3.Connection, path: Path) -> None:
-    version = schema_version(live)
-    if version > len(MIGRATIONS):
-        raise NewerSchema(path, version, len(MIGRATIONS))
 
 
 def _manifest(

@@ -29,14 +29,13 @@ from ferryman.findings import Finding
 from server.agents.connection_errors import say_connection
 from server.api.server_status import ADVICE
 from server.domain.troubles import TroubleKind
-from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
 from server.store.data_folder import UNKNOWN, look
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock
 from shared.settings.secrets import FileSecret, secret_files
-from shared.sqlite.files import check_structure, schema_version
+from shared.sqlite.files import check_structure, connected, schema_version
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 
@@ -120,7 +119,7 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     pid = holder(table.data_dir)
     running = f"process {pid} works with it" if pid else "nobody works with it now"
     yield Finding("lock", "ok", running)
-    database = table.db_path or table.data_dir / DATABASE
+    database = table.database
     both = list(of_both(table.data_dir, database))
     for one in of_database(database, len(MIGRATIONS)):
         if not both or one.level != "ok":  # what is good about the wrong one helps nobody
@@ -145,12 +144,9 @@ def of_database(path: Path, newest: int) -> Iterator[Finding]:
         yield Finding("database", "ok", f"{path} will be made at the first start")
         return
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
-        try:
+        with connected(path, "ro", timeout_s=5) as connection:
             check_structure(connection)
             version = schema_version(connection)
-        finally:
-            connection.close()
     except (sqlite3.Error, OSError) as problem:
         hint = "stop the server, keep a copy of the file, and restore the latest backup"
         yield Finding("database", "problem", f"{path}: {problem}", hint, DAMAGED)

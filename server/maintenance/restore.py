@@ -15,7 +15,6 @@ import os
 import secrets
 import shutil
 import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +29,7 @@ from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
 from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
-from shared.sqlite.files import copy_database
+from shared.sqlite.files import connected, copy_database
 from shared.steady_clock import FILE as CLOCK
 
 PER_SECOND: Final = 10
@@ -88,17 +87,17 @@ def restore(
         staged = db_path.with_name(f"{db_path.name}.restoring")
         try:
             made.append(staged)
-            with closing(sqlite3.connect(backup / DATABASE)) as source:
+            with connected(backup / DATABASE, "ro") as source:
                 copy_database(source, staged)
             made += [data_dir / kind for kind in FileKind]
-            with closing(sqlite3.connect(staged)) as copy:
+            with connected(staged) as copy:
                 brought = bring(backup, data_dir, stored_rows.stored_files(copy), digests=digests)
                 jobs = copies.count_jobs(copy)
             lost = len(brought.missing) + len(brought.damaged)
             if lost > len(manifest["incomplete"]):
                 raise BadBackup(f"{backup}: {lost} files are missing or damaged")
             asyncio.run(_upgrade(staged))
-            with closing(sqlite3.connect(staged)) as copy:
+            with connected(staged) as copy:
                 tokens = tuple(copies.live_tokens(copy, clock.now()))
             first = as_another(data_dir, staged, skip, follow=not rehearsal)
         except sqlite3.DatabaseError as problem:
@@ -142,7 +141,7 @@ def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
     """Make the copy another server's, and then the folder; the number of its next job. Until the
     copy is in place, no server starts with the folder.
     """
-    with closing(sqlite3.connect(staged, isolation_level=None)) as connection:
+    with connected(staged) as connection:
         new, beside = secrets.token_hex(16), read_record(data_dir)
         first = copies.become_another(connection, new, skip, follow=follow, beside=beside)
         write_record(data_dir, copies.marks(connection))

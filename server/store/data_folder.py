@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ from shared.clock import Clock, utc
 from shared.files import durable
 from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
-from shared.sqlite.files import DatabaseUnavailable, file_size, uri_of
+from shared.sqlite.files import DatabaseUnavailable, connected, file_size
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -228,7 +228,7 @@ def look(folder: Path, path: Path) -> WrongDatabase | None:
     try:
         record = read_record(folder)
         if file_size(path):
-            with closing(sqlite3.connect(uri_of(path, "ro"), uri=True, timeout=5)) as connection:
+            with connected(path, "ro", timeout_s=5) as connection:
                 what = mismatch(connection, folder)
         elif record is not None or any(any(stored_names(folder, kind)) for kind in FileKind):
             what = "is empty" if path.exists() else "is missing"

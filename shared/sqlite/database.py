@@ -221,7 +221,7 @@ class Database:
             FolderInUse: another process has it open.
             OSError: its lock file cannot be written.
         """
-        lock = _lock(path)
+        lock = lock_database(path)
         connections: list[Connection] = []
         crashed = file_size(path.with_name(f"{path.name}-wal")) > 0
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
@@ -456,6 +456,7 @@ def _fill(tx: Tx) -> None:
     tx.rows("INSERT INTO probe (bytes) VALUES (zeroblob(:size))", {"size": _PROBE_BYTES})
 
 
-def _lock(path: Path) -> FileLock:
+def lock_database(path: Path) -> FileLock:
+    """Held by who works with it alone. Raises FolderInUse, OSError."""
     real = path.resolve()  # one lock, whatever link leads there
     return FileLock(real.with_name(f"{real.name}.lock"), path, "database")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -77,10 +77,7 @@ def migrate(
         NewerSchema, NoRoomForCopy: nothing was changed.
         OSError: the copy cannot be written; nothing was changed.
     """
-    version = schema_version(connection)
-    if version > len(migrations):
-        raise NewerSchema(path, version, len(migrations))
-    copy = None
+    version, copy = check_version(connection, path, len(migrations)), None
     if 0 < version < len(migrations):
         copy = unused_name(path.with_name(f"{path.name}.schema-{version}"))
         copy_database(connection, copy)
@@ -131,9 +128,26 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
         raise
 
 
-def uri_of(path: Path, mode: str) -> str:
-    """To open the database in this mode, whatever its folder is called."""
-    return f"{path.absolute().as_uri()}?mode={mode}"
+@contextmanager
+def connected(path: Path, mode: str = "rw", timeout_s: float = 10) -> Iterator[sqlite3.Connection]:
+    """The database for the block, whatever its folder is called; it is not made.
+
+    Args:
+        mode: ``ro`` or ``rw``.
+        timeout_s: how long a statement waits for other programs.
+    """
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, timeout_s, isolation_level=None, uri=True)
+    with closing(connection):
+        yield connection
+
+
+def check_version(connection: sqlite3.Connection, path: Path, known: int) -> int:
+    """The version of its schema. Raises NewerSchema where this program does not know it."""
+    version = schema_version(connection)
+    if version > known:
+        raise NewerSchema(path, version, known)
+    return version
 
 
 def file_size(path: Path) -> int:

@@ -32,6 +32,7 @@ from shared.sqlite.files import copy_database
 from shared.wire import JobState
 from tests.kit.each import each
 from tests.kit.store import Store
+from tests.kit.waiting import until
 from tests.model.inline_database import SimulatedCrash
 from tests.server.data_folder import RESULT, Folder, call, filled, record_of, rows
 
@@ -281,20 +282,18 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder, tmp_path):
     """Jobs complete and are cleaned or deleted without a pause; nothing waits for a backup."""
     database = await Database.open(folder.database_path, MIGRATIONS)
     jobs = Store(database, [])
-    done = asyncio.Event()
+    done, gone = asyncio.Event(), list[int]()
 
-    async def come_and_go() -> int:
-        count = 0
+    async def come_and_go() -> None:
         while not done.is_set():
             job = await folder.add(jobs, "dan", to=JobState.COMPLETED)
-            if count % 2:
+            if len(gone) % 2:
                 move = Move(job.id, 1, JobState.COMPLETED, JobState.CLEANED, 13, "")
                 _, files = await jobs.clean([move])
             else:
                 files = await jobs.delete(job.id)
             await folder.storage.delete(files)
-            count += 1
-        return count
+            gone.append(job.id)
 
     users = [asyncio.create_task(come_and_go()) for _ in range(3)]
     for number in range(4):
@@ -305,8 +304,9 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder, tmp_path):
         assert made.incomplete == ()
         words = ("restore", target, "--data-dir", tmp_path / f"new{number}", "--verify")
         await asyncio.to_thread(call, *words)
+    await until(lambda: len(gone) > 3)
     done.set()
-    assert sum(await asyncio.gather(*users)) > 3
+    await asyncio.gather(*users)
     await database.close()
 
 
