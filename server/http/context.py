@@ -92,12 +92,12 @@ class Context(Core):
         super().__init__(**vars(core))
         self.identity, self.version = identity, metadata.version("ferryman")
         # Who may do something, and what they did.
-        self.tokens = Tokens(self.database, self.clock)
+        self.tokens = Tokens(self)
         self.known = authentication.Tokens({}, self.tokens)
         self.known.use_settings(self.settings.server)
         self.permits = Permits(identity.signing_key, self.tokens.revoked)
         self.sessions = Sessions(self, self.permits, self.tokens, self.known.digests)
-        self.audit = AuditTrail(self.database, self.clock, self.settings)
+        self.audit = AuditTrail(self)
         # From an upload to its end.
         self.accept = Accept(self)
         self.get = Get(self, report_delay_s=_REPORT_DELAY_S)

@@ -9,11 +9,10 @@ from typing import Final
 
 import structlog
 
-from server.settings.live import LiveSettings
+from server.stages.stage import Core, Stage
 from server.store import audit
 from server.store.audit import AuditEntry, AuditFilter
-from shared.clock import SECOND, Clock
-from shared.sql import Database
+from shared.clock import SECOND
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 1_000
@@ -25,16 +24,16 @@ _REMOVALS: Final = 20
 """Transactions of one clean-up, so that it does not hold up the entries that come meanwhile."""
 
 
-class AuditTrail:
+class AuditTrail(Stage):
     """Takes entries, and keeps them until they have expired."""
 
-    def __init__(self, database: Database, clock: Clock, settings: LiveSettings) -> None:
-        self._database, self._clock, self._settings = database, clock, settings
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
         self._failing = False
         self._writing = asyncio.Lock()
-        self._cleaned = clock.monotonic() - _REMOVE_EVERY_S
+        self._cleaned = self._clock.monotonic() - _REMOVE_EVERY_S
 
     def add(self, entry: AuditEntry) -> None:
         """Take an entry; it is kept at the next write."""

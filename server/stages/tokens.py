@@ -26,11 +26,11 @@ from server.domain.tokens import (
     read,
     text_of,
 )
+from server.stages.stage import Core, Stage
 from server.store import tokens
 from server.store.tokens import TokenFilter
-from shared.clock import SECOND, Clock, Micros, say_time
+from shared.clock import SECOND, Micros, say_time
 from shared.principals import Principal, Role, Scope
-from shared.sql import Database
 
 log = structlog.get_logger()
 USES_EVERY_S: Final = 60.0
@@ -57,16 +57,12 @@ def random_text(letters: str, length: int) -> str:
     return "".join(secrets.choice(letters) for _ in range(length))
 
 
-class Tokens:
+class Tokens(Stage):
     """All tokens, in memory as in the database."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        random_text: Callable[[str, int], str] = random_text,
-    ) -> None:
-        self._database, self._clock, self._random = database, clock, random_text
+    def __init__(self, core: Core, random_text: Callable[[str, int], str] = random_text) -> None:
+        super().__init__(core)
+        self._random = random_text
         self._known: dict[str, tuple[TokenRecord, Principal]] = {}
         self._uses: dict[str, tuple[Micros, str]] = {}
 

@@ -24,7 +24,7 @@ from shared.sqlite.files import DatabaseUnavailable
 from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
-from tests.kit.store import settings
+from tests.kit.store import core, settings
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 from tests.server.access import OPERATOR, PRINCIPALS, Crowd, crowd
@@ -183,7 +183,8 @@ async def records(tmp_path: Path) -> AsyncIterator[Records]:
 
 
 def written(records: Records, clock: SimClock | None = None, days: float = 1) -> AuditTrail:
-    return AuditTrail(records, clock or SimClock(), settings(audit_expires_after=days * DAY_S))
+    kept = settings(audit_expires_after=days * DAY_S)
+    return AuditTrail(core(database=records, clock=clock or SimClock(), settings=kept))
 
 
 def entry(number: int, at: int = 0) -> AuditEntry:

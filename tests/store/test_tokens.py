@@ -18,7 +18,7 @@ from server.store.tokens import TokenFilter
 from shared.principals import Role, Scope
 from shared.sqlite.database import Database
 from tests.kit.clock import SimClock
-from tests.kit.store import Calls, Store
+from tests.kit.store import Calls, Store, core
 
 
 @pytest.fixture
@@ -126,9 +126,14 @@ async def test_a_page_has_what_was_asked_for(
     assert {one.id for one in await tokens.page(which, 9, None)} == expected
 
 
-async def test_the_tokens_of_a_user_end_while_others_change(database: Database) -> None:
+def in_use(database: Database) -> tuple[SimClock, Tokens]:
     clock, numbers = SimClock(), count()
-    tokens = Tokens(database, clock, lambda _, length: str(next(numbers)).rjust(length, "0"))
+    parts = core(database=database, clock=clock)
+    return clock, Tokens(parts, lambda _, length: str(next(numbers)).rjust(length, "0"))
+
+
+async def test_the_tokens_of_a_user_end_while_others_change(database: Database) -> None:
+    _, tokens = in_use(database)
     users = NewToken("a", Role.USER, "ann", (), None, None)
     new = NewToken("o", Role.OPERATOR, None, (), None, None)
     (ann, _), (gone, _) = await tokens.create(users, "x"), await tokens.create(new, "x")
@@ -145,8 +150,7 @@ async def test_the_tokens_of_a_user_end_while_others_change(database: Database) 
 async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_ended(
     database: Database,
 ) -> None:
-    clock, numbers = SimClock(), count()
-    tokens = Tokens(database, clock, lambda _, length: str(next(numbers)).rjust(length, "0"))
+    clock, tokens = in_use(database)
     kept = [
         (await tokens.create(NewToken("a", Role.OPERATOR, None, (), None, lifetime_s), "x"))[0].id
         for lifetime_s in (60.0, None, None)
