@@ -40,7 +40,7 @@ async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
 
 
 async def decide(context: Context, name: str, action: str, message: str) -> AgentRecord:
-    """Drain an agent, use it again (resume), retire it, or give it up (lost). Raises AgentRefusal,
+    """Drain an agent, use it again (resume), retire it, or give it up (lost). Raises Conflict,
     BadField.
     """
     agents = context.agents

@@ -14,6 +14,18 @@ class FerrymanError(Exception):
     code = "error"
 
 
+class NotFound(FerrymanError):
+    """What is named is not there."""
+
+
+class Conflict(FerrymanError):
+    """What was asked for cannot be done with things as they are."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class IllegalTransition(FerrymanError):
     """The table has no such move: a defect of the server, never a user's."""
 
@@ -23,14 +35,14 @@ class IllegalTransition(FerrymanError):
         super().__init__(f"job {job_id} is {current}, so it cannot become {wanted}")
 
 
-class NoSuchJob(FerrymanError):
+class NoSuchJob(NotFound):
     code = "job_not_found"
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"Job {job_id} not found in the database")
 
 
-class NoSuchAttempt(FerrymanError):
+class NoSuchAttempt(NotFound):
     code = "attempt_not_found"
 
     def __init__(self, job_id: int, number: int) -> None:
@@ -43,16 +55,15 @@ class NotAllowed(FerrymanError):
     code = "not_allowed"
 
 
-class NotReloaded(FerrymanError):
+class NotReloaded(Conflict):
     """The settings cannot be used as they are in the file now."""
 
-    code = "settings_not_reloaded"
-
     def __init__(self, why: str) -> None:
-        super().__init__(f"nothing was changed, the settings are wrong: {why}")
+        message = f"nothing was changed, the settings are wrong: {why}"
+        super().__init__("settings_not_reloaded", message)
 
 
-class NoSuchAgent(FerrymanError):
+class NoSuchAgent(NotFound):
     code = "agent_not_found"
 
     def __init__(self, name: str) -> None:
@@ -60,27 +71,11 @@ class NoSuchAgent(FerrymanError):
         self.name = name
 
 
-class AgentRefusal(FerrymanError):
-    """What an operator asked for cannot be done with the agent as it is."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class NoSuchService(FerrymanError):
+class NoSuchService(NotFound):
     code = "service_not_found"
 
     def __init__(self, name: str) -> None:
         super().__init__(f"this server has no service {name[:64]!r}")
-
-
-class ServiceRefusal(FerrymanError):
-    """What an operator asked for cannot be done with the service."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class AlreadyEnded(FerrymanError):
@@ -93,45 +88,41 @@ class AlreadyEnded(FerrymanError):
         self.job_id, self.current = job_id, current
 
 
-class NotEnded(FerrymanError):
+class NotEnded(Conflict):
     """Only jobs that have ended can be deleted."""
 
-    code = "not_ended"
-
     def __init__(self, job_id: int, current: JobState) -> None:
-        super().__init__(f"job {job_id} is {current}: cancel it before you delete it")
+        super().__init__("not_ended", f"job {job_id} is {current}: cancel it before you delete it")
 
 
-class ChildOfBatch(FerrymanError):
+class ChildOfBatch(Conflict):
     """It is done to the whole batch only."""
-
-    code = "child_of_batch"
 
     def __init__(self, job_id: int, parent_id: int, what: str) -> None:
         super().__init__(
+            "child_of_batch",
             f"job {job_id} is a child of job {parent_id}: {what} job {parent_id}, "
-            "and its children with it"
+            "and its children with it",
         )
 
 
-class StillNeeded(FerrymanError):
+class StillNeeded(Conflict):
     """Jobs that have not ended depend on it, so it can be neither deleted nor cleaned."""
-
-    code = "still_needed"
 
     def __init__(self, job_id: int, waiting: Sequence[int]) -> None:
         who = ", ".join(map(str, waiting[:10])) + (" and others" if len(waiting) > 10 else "")
         jobs, wait = ("job", "waits") if len(waiting) == 1 else ("jobs", "wait")
-        super().__init__(f"job {job_id} is still needed: {jobs} {who} {wait} for it")
+        super().__init__(
+            "still_needed", f"job {job_id} is still needed: {jobs} {who} {wait} for it"
+        )
         self.waiting = tuple(waiting)
 
 
-class RetryRefused(FerrymanError):
+class RetryRefused(Conflict):
     """A job cannot be retried by hand."""
 
     def __init__(self, job_id: int, code: str, why: str) -> None:
-        super().__init__(f"job {job_id} cannot be retried: {why}")
-        self.code = code
+        super().__init__(code, f"job {job_id} cannot be retried: {why}")
 
 
 class BadField(FerrymanError):

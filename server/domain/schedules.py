@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from server.domain.errors import BadField, FerrymanError
+from server.domain.errors import BadField, NotFound
 from server.domain.jobs import Bundle
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, check_field, given
@@ -56,19 +56,11 @@ class Schedule:
     message: str
 
 
-class NoSuchSchedule(FerrymanError):
+class NoSuchSchedule(NotFound):
     code = "schedule_not_found"
 
     def __init__(self, number: int) -> None:
         super().__init__(f"schedule {number} not found")
-
-
-class ScheduleRefusal(FerrymanError):
-    """What was asked for cannot be done with the schedules as they are."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def check_schedule_field(

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from server.domain.errors import FerrymanError
+from server.domain.errors import NotFound
 from shared.clock import Micros
 from shared.principals import SCOPES, Principal, Role, Scope
 
@@ -40,19 +40,11 @@ class BadToken(Exception):
     """The text is no token; the message says why, and repeats nothing of it."""
 
 
-class NoSuchToken(FerrymanError):
+class NoSuchToken(NotFound):
     code = "token_not_found"
 
     def __init__(self, token_id: str) -> None:
         super().__init__(f"this server has no token with the id {token_id[:64]!r}")
-
-
-class TokenRefusal(FerrymanError):
-    """What an operator asked for cannot be done with the token, or the name, as it is."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)

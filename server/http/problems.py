@@ -12,29 +12,18 @@ from aiohttp import web
 
 from server.domain.allowances import DayUsed, OverDay
 from server.domain.errors import (
-    AgentRefusal,
     AlreadyEnded,
     BadField,
     BundleTooLarge,
-    ChildOfBatch,
+    Conflict,
     FerrymanError,
     KeyReused,
-    NoSuchAgent,
-    NoSuchAttempt,
-    NoSuchJob,
-    NoSuchService,
     NotAllowed,
-    NotEnded,
-    NotReloaded,
+    NotFound,
     QueueFull,
-    RetryRefused,
-    ServiceRefusal,
-    StillNeeded,
     StorageFull,
 )
-from server.domain.permits import LoginUsed, PermitRefused, TicketUsed
-from server.domain.schedules import NoSuchSchedule, ScheduleRefusal
-from server.domain.tokens import NoSuchToken, TokenRefusal
+from server.domain.permits import PermitRefused
 from shared.http.middleware import Handler
 from shared.http.refusals import REQUEST_ID, Denied
 from shared.http.request_log import ERROR_CODE
@@ -46,32 +35,18 @@ from shared.wire import Problem, ReferenceProblem
 log = structlog.get_logger()
 
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
-    AgentRefusal: HTTPStatus.CONFLICT,
-    NoSuchAgent: HTTPStatus.NOT_FOUND,
-    NoSuchAttempt: HTTPStatus.NOT_FOUND,
-    NoSuchJob: HTTPStatus.NOT_FOUND,
-    NoSuchService: HTTPStatus.NOT_FOUND,
-    ServiceRefusal: HTTPStatus.CONFLICT,
+    NotFound: HTTPStatus.NOT_FOUND,
+    Conflict: HTTPStatus.CONFLICT,
     NotAllowed: HTTPStatus.FORBIDDEN,
     PermitRefused: HTTPStatus.FORBIDDEN,
-    TicketUsed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
-    NoSuchSchedule: HTTPStatus.NOT_FOUND,
-    NoSuchToken: HTTPStatus.NOT_FOUND,
-    LoginUsed: HTTPStatus.FORBIDDEN,
-    TokenRefusal: HTTPStatus.CONFLICT,
-    ScheduleRefusal: HTTPStatus.CONFLICT,
-    NotEnded: HTTPStatus.CONFLICT,
-    NotReloaded: HTTPStatus.CONFLICT,
-    ChildOfBatch: HTTPStatus.CONFLICT,
-    StillNeeded: HTTPStatus.CONFLICT,
-    RetryRefused: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     OverDay: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    FerrymanError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 _RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
     QueueFull: 30,
@@ -127,7 +102,7 @@ def translate(problem: Exception) -> Refusal | None:
             if isinstance(problem, DayUsed):
                 wait_s = problem.retry_after_s
             return Refusal(
-                _STATUS.get(type(problem), HTTPStatus.INTERNAL_SERVER_ERROR),
+                next(_STATUS[kind] for kind in type(problem).__mro__ if kind in _STATUS),
                 problem.code,
                 str(problem),
                 part=problem.field if isinstance(problem, BadField) else None,

@@ -13,7 +13,7 @@ import structlog
 
 from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
-from server.domain.errors import AgentRefusal, NoSuchAgent
+from server.domain.errors import Conflict, NoSuchAgent
 from server.stages.stage import Core, Stage
 from server.store import agents, jobs, queue
 from shared.clock import SECOND, Micros
@@ -134,23 +134,23 @@ class Agents(Stage):
 
     async def drain(self, name: str, message: str) -> AgentRecord:
         """Give it no new jobs; those that it has are followed to their end. Raises NoSuchAgent,
-        AgentRefusal.
+        Conflict.
         """
         record = await self.find(name)
         if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it gets no jobs"
-            raise AgentRefusal("agent_retired", why)
+            raise Conflict("agent_retired", why)
         return await self._set(record, AgentState.DRAINING, message)
 
     async def resume(self, name: str) -> AgentRecord:
-        """Make it active again. Raises NoSuchAgent, AgentRefusal."""
+        """Make it active again. Raises NoSuchAgent, Conflict."""
         record = await self.find(name)
         if record.name not in self._configured:
             why = f"agent {record.name} is not in the server's settings: write it there again"
-            raise AgentRefusal("agent_removed", why)
+            raise Conflict("agent_removed", why)
         if (await self.find(record.name)).id != record.id:
             why = f"another agent has the name {record.name} now"
-            raise AgentRefusal("agent_replaced", why)
+            raise Conflict("agent_replaced", why)
         resumed = await self._set(record, AgentState.ACTIVE, "")
         self._wakeups.agent_changed()
         return resumed
@@ -159,7 +159,7 @@ class Agents(Stage):
         """Use it no more: it gets no jobs and is not contacted.
 
         Raises:
-            NoSuchAgent, AgentRefusal: it has jobs.
+            NoSuchAgent, Conflict: it has jobs.
         """
         record = await self.find(name)
         retired = await self._database.write(
@@ -171,7 +171,7 @@ class Agents(Stage):
                 for one in await self._database.read(queue.held)
                 if one.agent == record.name
             )
-            raise AgentRefusal(
+            raise Conflict(
                 "agent_has_jobs",
                 f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "
                 "have ended, or declare it lost",
@@ -187,14 +187,14 @@ class Agents(Stage):
             Its record, and how many attempts were ended.
 
         Raises:
-            NoSuchAgent, AgentRefusal: it can be reached, or is retired.
+            NoSuchAgent, Conflict: it can be reached, or is retired.
         """
         record = await self.find(name)
         if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it has no jobs"
-            raise AgentRefusal("agent_retired", why)
+            raise Conflict("agent_retired", why)
         if self._is_reached(record):
-            raise AgentRefusal(
+            raise Conflict(
                 "agent_reachable",
                 f"agent {record.name} can be reached, so its jobs are not lost: stop it first, or "
                 "drain it",

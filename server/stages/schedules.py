@@ -108,7 +108,7 @@ class Schedules(Stage):
         """Add a schedule whose form is whole: its jobs are of this bundle.
 
         Raises:
-            BadField, NotAllowed, BundleTooLarge, ScheduleRefusal, StorageFull,
+            BadField, NotAllowed, BundleTooLarge, Conflict, StorageFull,
             DayUsed, OverDay, OSError
         """
         own = job_fields(fields)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from server.domain.access import Visible
-from server.domain.errors import BadField, NoSuchService, ServiceRefusal
+from server.domain.errors import BadField, Conflict, NoSuchService
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
 from server.settings.live import LiveSettings
 from server.settings.load import of_record
@@ -164,7 +164,7 @@ class Services(Mapping[str, Service]):
             The service, and whether it is new.
 
         Raises:
-            BadField, ServiceRefusal
+            BadField, Conflict
         """
         if not re.fullmatch(SERVICE_NAME, name):
             why = "a service's name is up to 64 of A-Z a-z 0-9 _ -, the first one no _ or -"
@@ -174,7 +174,7 @@ class Services(Mapping[str, Service]):
         in_use = sum(not one.retired for one in self.values())
         if (known is None or known.retired) and in_use >= _MAX_SERVICES:
             why = f"there are {_MAX_SERVICES} services, which is the most: retire some of them"
-            raise ServiceRefusal("too_many_services", why)
+            raise Conflict("too_many_services", why)
         record = (known.record if known else None) or ServiceRecord(name)
         wanted = dataclasses.replace(
             record,
@@ -193,7 +193,7 @@ class Services(Mapping[str, Service]):
 
     async def retire(self, name: str, by: str) -> Service:
         """Take no new jobs; those that there are go on to their end. Raises NoSuchService,
-        ServiceRefusal.
+        Conflict.
         """
         self.find(name)
         self._refuse_in_file(name, "remove")
@@ -224,7 +224,7 @@ class Services(Mapping[str, Service]):
     def _refuse_in_file(self, name: str, what: str) -> None:
         if name in self._settings.services:
             why = f"service {name} is in the server's settings file: {what} it there"
-            raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
+            raise Conflict("service_in_file", f"{why}, then reload the server (SIGHUP)")
 
 
 def _decided(service: Service, record: ServiceRecord) -> Service:

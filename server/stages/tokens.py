@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from server.domain.errors import Conflict
 from server.domain.permits import MAX_LINK_S
 from server.domain.tokens import (
     ID_LENGTH,
@@ -21,7 +22,6 @@ from server.domain.tokens import (
     BadToken,
     NoSuchToken,
     TokenRecord,
-    TokenRefusal,
     digest_of,
     read,
     text_of,
@@ -170,7 +170,7 @@ class Tokens(Stage):
         """Make a token. Returns what is kept of it, and its text, which is not.
 
         Raises:
-            TokenRefusal: the name is another principal's.
+            Conflict: the name is another principal's.
         """
         now = self._clock.now()
         token_id, secret = self._random(ID_LETTERS, ID_LENGTH), self._secret()
@@ -213,14 +213,14 @@ class Tokens(Stage):
 
         Raises:
             NoSuchToken
-            TokenRefusal: it was revoked or has expired.
+            Conflict: it was revoked or has expired.
         """
         now, secret = self._clock.now(), self._secret()
 
         def change(one: TokenRecord) -> TokenRecord:
             if not one.live(now):
                 ended = "was revoked" if one.revoked_at is not None else "has expired"
-                raise TokenRefusal("token_ended", f"token {token_id} {ended}: create another one")
+                raise Conflict("token_ended", f"token {token_id} {ended}: create another one")
             return replace(
                 one,
                 digest=digest_of(secret),
@@ -290,14 +290,14 @@ def _after(now: Micros, seconds: float | None) -> Micros | None:
 
 def _same_principal(new: TokenRecord, others: Sequence[TokenRecord], *, now: Micros) -> None:
     """Refuse a name that is another principal's: what it submitted would be the new one's, too.
-    Raises TokenRefusal.
+    Raises Conflict.
     """
     for one in others:
         if (one.role, one.user_id) != (new.role, new.user_id):
             who = one.role if one.user_id is None else f"{one.role} {one.user_id}"
             why = f"the name {one.name} is that of the {who}, by token {one.id}: choose another one"
-            raise TokenRefusal("name_taken", why)
+            raise Conflict("name_taken", why)
         if one.live(now) and set(one.users) != set(new.users):
             users = ", ".join(one.users) or "any user"
             why = f"{one.name} acts for {users}, by token {one.id}: say the same, or revoke that"
-            raise TokenRefusal("name_taken", why)
+            raise Conflict("name_taken", why)

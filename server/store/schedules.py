@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from server.domain.allowances import Allowance
-from server.domain.errors import BundleGone, FerrymanError
+from server.domain.errors import BundleGone, Conflict, FerrymanError
 from server.domain.jobs import Bundle, Job, NewJob
-from server.domain.schedules import Schedule, ScheduleRefusal
+from server.domain.schedules import Schedule
 from server.store import bundles, users
 from server.store.inserts import check_bytes, insert_job
 from shared.clock import Micros
@@ -35,17 +35,17 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -
         new: the columns that it is made with.
 
     Raises:
-        ScheduleRefusal, StorageFull, DayUsed, OverDay, BundleGone
+        Conflict, StorageFull, DayUsed, OverDay, BundleGone
     """
     user, now = new["user_id"], new["created_at"]
     of_user = tx.rows("SELECT id, name FROM schedules WHERE user_id = :user", {"user": user})
     for row in of_user:
         if row["name"] == new["name"]:
             message = f"user {user} has a schedule {row['name']!r}: schedule {row['id']}"
-            raise ScheduleRefusal("schedule_exists", message)
+            raise Conflict("schedule_exists", message)
     if len(of_user) >= MOST_OF_USER:
         message = f"user {user} has {MOST_OF_USER} schedules, which is the most; delete one first"
-        raise ScheduleRefusal("too_many_schedules", message)
+        raise Conflict("too_many_schedules", message)
     check_bytes(tx, user, bundle.size, allowed.stored)
     users.check_uploads(tx, user, bundle.size, allowed.uploaded, now)
     kept = bundles.refer_to(tx, bundle, now)

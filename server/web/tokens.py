@@ -12,8 +12,8 @@ from aiohttp import web
 from server.api.audit import TEXTS, audit_page
 from server.api.tokens import NewTokenBody, RotateBody, new_token, token_document, token_page
 from server.domain.access import Area
-from server.domain.errors import BadField
-from server.domain.tokens import TokenRecord, TokenRefusal
+from server.domain.errors import BadField, Conflict
+from server.domain.tokens import TokenRecord
 from server.http.params import MAX_ID, checked, int_param
 from server.http.route import TOKEN_PAGE, TOKENS_PAGE
 from server.web.site import PageRoute, Site
@@ -61,7 +61,7 @@ async def create(request: web.Request, site: Site) -> web.StreamResponse:
         typed = _Typed(values, problem.field, str(problem), HTTPStatus.BAD_REQUEST)
         request[ERROR_CODE] = problem.code
         return await _list(request, site, typed)
-    except TokenRefusal as problem:
+    except Conflict as problem:
         typed = _Typed(values, "name", str(problem), HTTPStatus.CONFLICT)
         request[ERROR_CODE] = problem.code
         return await _list(request, site, typed)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from server.api import agents
 from server.domain.access import Area
-from server.domain.errors import AgentRefusal
+from server.domain.errors import Conflict
 from server.domain.jobs import Job
 from server.http.params import flag_param
 from server.store import queue
@@ -110,7 +110,7 @@ def _decide(action: str) -> Handler:
         name, message = request.match_info["name"], (await request.post()).get("message", "")
         try:
             await agents.decide(site.context, name, action, str(message))
-        except AgentRefusal as problem:
+        except Conflict as problem:
             return await _page(
                 request, site, HTTPStatus.CONFLICT, notice=str(problem), notice_kind="bad"
             )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from server.domain.access import Area
-from server.domain.errors import ServiceRefusal
+from server.domain.errors import Conflict
 from server.domain.service import Service
 from server.http.params import flag_param, message_of
 from server.http.service_documents import SERVICE_FIELDS, gone_documents, service_document
@@ -84,7 +84,7 @@ def _decide(action: str) -> Handler:
                 await services.resume(name, by)
             else:
                 await services.retire(name, by)
-        except ServiceRefusal as problem:
+        except Conflict as problem:
             return await _page(
                 request, site, HTTPStatus.CONFLICT, notice=str(problem), notice_kind="bad"
             )
