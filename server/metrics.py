@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -17,17 +16,12 @@ from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.health import Vitals
 from server.http.context import Context
 from server.ports import Agent, Fleet
-from server.store import statistics
+from server.store import queue, totals
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
 from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import AgentState, JobState
 
-_FRESH_S: Final = 2.0
-"""For so long what was read from the store is said again."""
-_REST: Final = 20
-"""For so many times as long as it took to read, if that is longer: a twentieth of one processor's
-time, whoever asks how often."""
 _AGENT_STATES: Final = ("accepting", "unfit", "unreachable", "draining", "retired", "lost")
 _JOB_STATES: Final = (
     JobState.QUEUED,
@@ -51,20 +45,18 @@ class ServerMetrics(ProgramMetrics):
         counting = [of.lag.seconds, of.supervisor.failures, *requests]
         counting += [of.database.commit_s, *of.measures.collectors]
         super().__init__("server", of.version, counting)
-        self._stored: list[Metric] = []
-        self._agents: list[AgentRecord] | None = None
-        self._stored_until, self._reading = -math.inf, asyncio.Lock()
 
     async def find(self) -> list[Metric]:
         of = self._of
         services = {name: one for name, one in of.services.items() if not one.retired}
         of.measures.jobs.begin(services)
-        async with self._reading:  # who asks at the same time gets the same
-            if of.clock.monotonic() >= self._stored_until:
-                await self._read(services)
-        found = [*self._stored, _listeners(of.measures.listeners)]
+        records, stored = None, list[Metric]()
+        with contextlib.suppress(DatabaseUnavailable):
+            records = await of.agents.all()
+            stored = await self._of_store(services)
+        found = [*stored, _listeners(of.measures.listeners)]
         found += _of_server(await of.health.troubles(), await of.health.vitals())
-        found += _of_agents(of.fleet, self._agents)
+        found += _of_agents(of.fleet, records)
         found += _of_services(services, of.fleet)
         found.append(
             gauge(
@@ -74,50 +66,46 @@ class ServerMetrics(ProgramMetrics):
                 {("disk",): len(of.get.results.waiting)},
             )
         )
-        readable: dict[Labels, float] = {(): float(bool(self._stored))}
+        readable: dict[Labels, float] = {(): float(bool(stored))}
         found.append(gauge("ferryman_store_readable", "1: the store could be read.", (), readable))
         return found
 
-    async def _read(self, services: Mapping[str, Service]) -> None:
-        of, began = self._of, self._of.clock.monotonic()
-        try:
-            queued = await self._database.read_list(statistics.queued)
-            under_way = await self._database.read_list(statistics.under_way)
-            oldest = await of.webhooks.oldest()
-            self._agents = await of.agents.all()
-        except DatabaseUnavailable:
-            self._stored, self._agents = [], None
-        else:
-            now = of.clock.now()
-            since: dict[Labels, float] = {(): 0.0 if oldest is None else (now - oldest) / SECOND}
-            text = "Since the oldest webhook that is to be sent was announced."
-            self._stored = [
-                *of_jobs(queued, under_way, now, services),
-                gauge("ferryman_webhooks_oldest_seconds", text, (), since),
-            ]
-        took = of.clock.monotonic() - began
-        self._stored_until = of.clock.monotonic() + max(_FRESH_S, _REST * took)
+    async def _of_store(self, services: Mapping[str, Service]) -> list[Metric]:
+        """What is counted in memory, and what is first in an index."""
+        queued, held = await totals.queued(self._database), await totals.held(self._database)
+        waiting = {service for service, _ in queued}
+        since = await self._database.read_list(queue.waits_since, waiting)
+        webhook, now = await self._of.webhooks.oldest(), self._of.clock.now()
+        jobs = Counter[tuple[str, JobState]]()
+        for (service, _), count in queued.items():
+            jobs[service, JobState.QUEUED] += count
+        for one in held:
+            jobs[one.service, one.state] += one.slots
+        oldest: dict[Labels, float] = {(): 0.0 if webhook is None else (now - webhook) / SECOND}
+        text = "Since the oldest webhook that is to be sent was announced."
+        return [
+            *of_jobs(jobs, since, now, services),
+            gauge("ferryman_webhooks_oldest_seconds", text, (), oldest),
+        ]
 
 
 def of_jobs(
-    queued: Mapping[str, tuple[int, Micros | None]],
-    under_way: Mapping[tuple[str, JobState], int],
+    counted: Mapping[tuple[str, JobState], int],
+    waits_since: Mapping[str, Micros],
     now: Micros,
     services: Mapping[str, Service],
 ) -> list[Metric]:
-    """How many jobs there are in each state.
+    """How many jobs there are of each service and state, and for how long they wait.
 
     A service that is neither in the settings nor was made by an operator is ``other``.
     """
     jobs = Counter[Labels]({(name, state): 0 for name in services for state in _JOB_STATES})
     oldest: dict[Labels, float] = {(name,): 0.0 for name in services}
-    for name, (count, since) in queued.items():
-        label = known(name, services)
-        jobs[label, JobState.QUEUED] += count
-        waits = 0.0 if since is None else (now - since) / SECOND
-        oldest[label,] = max(oldest.get((label,), 0.0), waits)
-    for (name, state), count in under_way.items():
+    for (name, state), count in counted.items():
         jobs[known(name, services), state] += count
+    for name, since in waits_since.items():
+        label = (known(name, services),)
+        oldest[label] = max(oldest.get(label, 0.0), (now - since) / SECOND)
     waiting = "For how long the job waits that waits longest."
     return [
         gauge("ferryman_jobs", "Jobs that have not ended.", ("service", "state"), jobs),

@@ -35,7 +35,7 @@ class Tx(Protocol):
     Attributes:
         listener: hears of what was committed; whoever opened the database gave it.
         memory: what is known of the database as this transaction left it, for those that come;
-            emptied when anything is undone. One that only reads has its own.
+            emptied when anything that was written is undone. One that only reads has its own.
     """
 
     listener: Any
@@ -57,9 +57,11 @@ class Database(Protocol):
 
     Attributes:
         listener: given to all transactions.
+        memory: of the transactions that write; their thread changes it.
     """
 
     listener: Any
+    memory: dict[str, Any]
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
         """Read committed rows."""

@@ -216,7 +216,7 @@ class DayUsage(Wire):
     failed: int
     cancelled: int
     waited_s: float
-    """Attempts, until they started; so are the next two. A job may have several."""
+    """All attempts together, until they started; a job may have several."""
     ran_s: float
     """Until they ended."""
     cpu_s: float

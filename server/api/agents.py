@@ -16,7 +16,7 @@ from server.http.documents import shown
 from server.http.params import MAX_MESSAGE, JsonBody, flag, flag_param, message_of, read_body
 from server.http.route import AGENT, Body, Route
 from server.stages.agents import DRAINED, LOST, RETIRED
-from server.store import queue
+from server.store import totals
 from shared import wire
 from shared.http.request_log import TARGET
 from shared.units.durations import say_duration
@@ -64,7 +64,7 @@ async def document(context: Context, record: AgentRecord) -> AgentDoc:
 async def documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
     """Some agents, and what each does now."""
     jobs, running = Counter[str](), Counter[str]()
-    for one in await context.database.read(queue.held):
+    for one in await totals.held(context.database):
         jobs[one.agent] += one.slots
         running[one.agent] += one.running
     return [

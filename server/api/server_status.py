@@ -23,7 +23,7 @@ from server.http.context import Context
 from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
-from server.store import inserts, queue, statistics, users
+from server.store import inserts, queue, statistics, totals, users
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -44,8 +44,6 @@ from shared.wire import (
 )
 
 _DAYS: Final = 31
-_COUNTED: Final = 10_000
-"""Waiting jobs of one service, at most."""
 
 
 async def usage_of(context: Context, user: str, *, for_operators: bool = False) -> UsageDoc:
@@ -56,15 +54,14 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
     """
     now, allowed = context.clock.now(), context.settings.allowances.of(user)
     under_way = Counter[str]()
-    for one in await context.database.read(queue.held):
+    for one in await totals.held(context.database):
         if one.user_id == user:
             under_way[one.service] += one.slots
-    with_queue = set(await context.database.read(queue.queued_services))
+    queued = await totals.queued(context.database)
+    unmade = await context.database.read(queue.unmade, user)
     services: list[dict[str, Any]] = []
     for service in context.services.values():
-        waiting = 0
-        if service.name in with_queue:
-            waiting = await context.database.read(queue.count_queued, service.name, user, _COUNTED)
+        waiting = queued.get((service.name, user), 0) + unmade[service.name]
         if service.retired and not (waiting or under_way[service.name]):
             continue
         services.append(
@@ -231,9 +228,9 @@ async def status_of(context: Context) -> StatusDoc:
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
         agents = await listed_agents(context, every=False)
-        queued = await context.statistics.queued()
+        queued = sum((await totals.queued(context.database)).values())
         day_jobs, day_bytes = await context.statistics.last_day()
-        in_work = sum(one.slots for one in await context.database.read(queue.held))
+        in_work = sum(one.slots for one in await totals.held(context.database))
         found = [*found, *_of_agents(agents, context.version)]
         for name, load in (await context.services.gone()).items():
             text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)

@@ -29,7 +29,7 @@ from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
 from server.ports import ScratchFile
 from server.stages.stage import Core, Stage
-from server.store import bundles, inserts, jobs, permits, queue, users
+from server.store import bundles, inserts, jobs, permits, queue, totals, users
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -207,14 +207,14 @@ class Accept(Stage):
         ):
             raise refusal
 
+    async def _queued(self, service: str, user: str) -> int:
+        unmade = await self._database.read(queue.unmade, user)
+        return (await totals.now(self._database)).queued[service, user] + unmade[service]
+
     async def _over_quota(self, request: UploadRequest, size: int) -> FerrymanError | None:
         user, service = request.user_id, request.service
         most, more = service.queued_of(user), max(1, request.batch.total if request.batch else 1)
-        if (
-            most
-            and await self._database.read(queue.count_queued, service.name, user, most) + more
-            > most
-        ):
+        if most and await self._queued(service.name, user) + more > most:
             return QueueFull(user, service.name, most, more)
         allowed, now = self._settings.allowances.of(user), self._clock.now()
         most = allowed.stored

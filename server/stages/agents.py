@@ -15,7 +15,7 @@ from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import Conflict, NoSuchAgent
 from server.stages.stage import Core, Stage
-from server.store import agents, jobs, queue
+from server.store import agents, jobs, totals
 from shared.clock import SECOND, Micros
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
@@ -167,9 +167,7 @@ class Agents(Stage):
         )
         if retired is None:
             held = sum(
-                one.slots
-                for one in await self._database.read(queue.held)
-                if one.agent == record.name
+                one.slots for one in await totals.held(self._database) if one.agent == record.name
             )
             raise Conflict(
                 "agent_has_jobs",

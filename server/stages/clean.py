@@ -18,7 +18,7 @@ from server.domain.jobs import FileKind, Job
 from server.ports import Scratch
 from server.stages.by_hand import Delete
 from server.stages.stage import Core, Stage
-from server.store import queue, requests, retention
+from server.store import requests, retention, totals
 from shared.clock import SECOND
 from shared.sql import Database
 
@@ -172,5 +172,5 @@ class Clean(Stage):
 async def recover(database: Database, scratch: Scratch) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await asyncio.to_thread(scratch.clear)
-    taken_up = sum(one.slots for one in await database.read(queue.held))
+    taken_up = sum(one.slots for one in await totals.held(database))
     log.info("server.recovered", jobs=taken_up, half_files=removed)

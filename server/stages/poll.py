@@ -20,7 +20,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
 from server.stages.stage import Core, Stage
-from server.store import attempts, jobs, queue
+from server.store import attempts, jobs, totals
 from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -50,7 +50,7 @@ class Poll(Stage):
         await self._get.results.waiting.run_once()
         moved = 0
         polled = set()
-        for name in {one.agent for one in await self._database.read(queue.held)}:
+        for name in {one.agent for one in await totals.held(self._database)}:
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)

@@ -20,7 +20,7 @@ from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRec
 from server.settings.live import LiveSettings
 from server.settings.load import of_record
 from server.stages.wakeups import JobWakeups
-from server.store import queue, services
+from server.store import services, totals
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 from shared.sql import Database
@@ -124,8 +124,8 @@ class Services(Mapping[str, Service]):
 
     async def gone(self) -> dict[str, ServiceLoad]:
         """Services that are in no settings any more, and have jobs that have not ended."""
-        names = set(await self._database.read(queue.queued_services))
-        names |= {one.service for one in await self._database.read(queue.held)}
+        names = {service for service, _ in await totals.queued(self._database)}
+        names |= {one.service for one in await totals.held(self._database)}
         missing = sorted(names - self.keys())
         return {name: await self.load(name, _COUNTED, Visible()) for name in missing}
 

@@ -11,7 +11,7 @@ from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Core, Stage
-from server.store import queue, statistics, users
+from server.store import statistics, totals, users
 from shared.clock import SECOND, Micros
 
 Period: TypeAlias = Literal["day", "week"]
@@ -88,17 +88,13 @@ class Statistics(Stage):
 
     async def _gauges(self) -> Mapping[str, Counter[str]]:
         found: defaultdict[str, Counter[str]] = defaultdict(Counter, {ALL: Counter(samples=1)})
-        for service, (jobs, _) in (await self._database.read_list(statistics.queued)).items():
+        for (service, _), jobs in (await totals.queued(self._database)).items():
             for name in (ALL, service):
                 found[name]["queued"] += jobs
-        for one in await self._database.read(queue.held):
+        for one in await totals.held(self._database):
             for name in (ALL, one.service):
                 found[name]["running"] += one.running
         return found
-
-    async def queued(self) -> int:
-        """Jobs that wait now."""
-        return sum(jobs for jobs, _ in (await self._database.read_list(statistics.queued)).values())
 
     async def last_day(self) -> tuple[int, int]:
         """Jobs that were uploaded in it, and bytes of bundles and results that were stored."""

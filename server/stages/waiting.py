@@ -12,8 +12,7 @@ from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.ports import Fleet
 from server.stages.results import WaitingResults
-from server.store import batches, dependencies, queue
-from server.store.queue import Held
+from server.store import batches, dependencies, queue, totals
 from shared.clock import Micros, say_time, utc
 from shared.sql import Database
 from shared.wire import JobState, QueueInfo, WaitReason
@@ -55,7 +54,7 @@ async def why_waiting(
     waiting = [job for job in listed if _waits(job)]
     if not waiting:
         return {}
-    held = _Held(await database.read(queue.held), fleet)
+    held = _Held(await totals.held(database), fleet)
     parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
     counted_of = await database.read(batches.several, [one for one in parents if one is not None])
     queued = [job.id for job in waiting if job.state is JobState.QUEUED]
@@ -156,7 +155,7 @@ def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
 class _Held:
     """The slots that are held now, counted once for all jobs that are asked about."""
 
-    def __init__(self, held: Sequence[Held], fleet: Fleet) -> None:
+    def __init__(self, held: Sequence[totals.Held], fleet: Fleet) -> None:
         self._fleet = fleet
         self._agents, self._running = Counter[str](), Counter[str]()
         self._services, self._users = Counter[str](), Counter[tuple[str, str]]()

@@ -15,7 +15,7 @@ from server.domain.agents import (
     Contact,
     id_by_name,
 )
-from server.store.statements import HELD, SLOTS
+from server.store.statements import HELD, TOTALS
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import AgentState
@@ -243,7 +243,7 @@ def _rename_in_jobs(tx: Tx, old: str, new: str) -> None:
         values,
     )
     tx.rows(f"UPDATE jobs SET agent = :new WHERE {HELD} AND agent = :old", values)  # noqa: S608
-    tx.memory.pop(SLOTS, None)
+    tx.memory.pop(TOTALS, None)
 
 
 def _record(row: Row) -> AgentRecord:

@@ -14,7 +14,7 @@ from server.domain import ending
 from server.domain.batch import Batch, NewChild
 from server.domain.jobs import Hold, Job, Move
 from server.store import records
-from server.store.statements import changed, chunks, moved
+from server.store.statements import changed, chunks, moved, queued
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import JobState
@@ -119,10 +119,12 @@ def queue_again(tx: Tx, parent: Job, at: Micros) -> None:
             started_at = NULL,
             hold = (SELECT CASE WHEN max_parallel > 0 THEN 'parallel' END
                     FROM batches WHERE batches.parent_id = :parent)
-        WHERE parent_id = :parent AND state IN ('Failed', 'Cancelled') RETURNING id
+        WHERE parent_id = :parent AND state IN ('Failed', 'Cancelled') RETURNING service, user_id
         """,
         values,
     )
+    for row in again:
+        queued(tx, row["service"], row["user_id"], 1)
     if not again:
         return
     rows = tx.rows(
@@ -165,10 +167,11 @@ def insert_children(
                -- The parent of an array never runs: its children get what it was to get.
                CASE WHEN child.array_index IS NULL THEN '[]' ELSE inputs_from END, {_COPIED}
         FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number
-        RETURNING id
+        RETURNING id, service, user_id
         """,  # noqa: S608 - placeholders
         values,
     )
+    queued(tx, added[0]["service"], added[0]["user_id"], len(added))
     values = {"parent": batch.parent_id, "first": min(row["id"] for row in added)}
     tx.rows(
         """

@@ -13,7 +13,7 @@ from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from server.store import jobs
 from server.store.queue import READY
-from server.store.slots import Slots, all_of
+from server.store.totals import Totals, all_of
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Row, Tx
@@ -119,22 +119,22 @@ def _held(
     """Jobs of each user of the service; of each candidate the slots that jobs need, and the jobs of
     the service.
     """
-    slots, over = all_of(tx), Slots()
+    totals, over = all_of(tx), Totals()
     for key in ended:
-        holder = slots.holders.get(key.job_id)
+        holder = totals.holders.get(key.job_id)
         if holder is not None and holder.attempt == key.attempt:
             over.add(key.job_id, holder)
     packs = {one.name: one.pack for one in services.values() if one.pack > 1}
     held, runs = dict[str, float](), dict[str, int]()
     for one in candidates:
-        needed: float = slots.agents[one.name] - over.agents[one.name]
+        needed: float = totals.agents[one.name] - over.agents[one.name]
         for name, pack in packs.items() if one.packs else ():
-            jobs = slots.tasks[one.name, name] - over.tasks[one.name, name]
+            jobs = totals.tasks[one.name, name] - over.tasks[one.name, name]
             if jobs > 0:
                 needed = choose.add(needed - jobs, pack, jobs)
         held[one.name] = needed
-        runs[one.name] = slots.runs[one.name, service] - over.runs[one.name, service]
-    return slots.users[service], held, runs
+        runs[one.name] = totals.runs[one.name, service] - over.runs[one.name, service]
+    return totals.users.get(service, {}), held, runs
 
 
 def _due(

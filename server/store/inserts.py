@@ -11,7 +11,7 @@ from server.store import bundles, dependencies, records, users
 from server.store.jobs import append_event
 from server.store.permits import use_ticket
 from server.store.queue import count_queued
-from server.store.statements import changed
+from server.store.statements import changed, queued
 from shared.sql import Tx
 
 
@@ -46,9 +46,8 @@ def insert_job(
         if known is not None:
             return known, False
     if most_queued:
-        queued = count_queued(tx, new.service, new.user_id, most_queued)
         jobs = max(1, new.batch.total) if new.batch is not None else 1
-        if queued + jobs > most_queued:
+        if count_queued(tx, new.service, new.user_id) + jobs > most_queued:
             raise QueueFull(new.user_id, new.service, most_queued, jobs)
     check_bytes(tx, new.user_id, new.bundle.size, most_stored)
     # The bundle of a schedule was uploaded once. Without a limit nothing is counted.
@@ -99,6 +98,7 @@ def insert_job(
     if new.batch is not None:
         _add_batch(tx, job.id, new.batch)
     append_event(tx, job, None, Step(job.state, new.created_at, message))
+    queued(tx, job.service, job.user_id, 1)
     changed(tx, job)
     return job, True
 

@@ -57,11 +57,6 @@ Which: TypeAlias = Mapping[str, str]
 _NEWEST: Final = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
 
 
-def queued(which: Which) -> str:
-    """The ids of the queued jobs, at most ``:most``."""
-    return f"{_together(which, [JobState.QUEUED], '1 = 1 LIMIT :most')} LIMIT :most"
-
-
 def counted(which: Which, *, top_level: bool = False) -> str:
     """How many jobs of each state there are, each counted up to ``:most``."""
     parts = []

@@ -158,7 +158,7 @@ _1: Migration = (
     f"CREATE INDEX jobs_listed_by_user ON jobs (({TOP}), user_id, state, id)",
     f"CREATE INDEX jobs_listed_by_both ON jobs (({TOP}), user_id, service, state, id)",
     """
-    CREATE INDEX jobs_by_wait ON jobs (service, hold, coalesce(waits_since, queued_at))
+    CREATE INDEX jobs_by_wait ON jobs (service, hold, coalesce(waits_since, queued_at), user_id)
         WHERE state = 'Queued'
     """,
     """

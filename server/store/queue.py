@@ -1,36 +1,22 @@
-"""The queue: who waits, who holds slots. Reads only, by partial indexes."""
+"""The queue: who waits, and for how long."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from server.domain.jobs import Job
-from server.store import listed, records
+from server.store import records, totals
 from server.store.statements import HELD, HOLDS, WAITS_SINCE, chunks
 from shared.clock import Micros
 from shared.sql import Tx
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Slots that one user's jobs of one service hold on one agent."""
-
-    service: str
-    user_id: str
-    agent: str
-    slots: int
-    running: int = 0
-    """Those of them whose job is Running."""
-
 
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
 DEFERRED: Final = "deferred = 1 AND state IN ('Queued', 'Running')"
 """Parents that wait for their children, or to have them made, in the words of ``jobs_deferred``."""
 _AT_ONCE: Final = 1_000
-_OF_USER_AND_SERVICE: Final = listed.queued({"user_id": ":user_id", "service": ":service"})
 _DEADLINE: Final = f"({WAITS_SINCE} + queue_timeout_s * 1000000.0)"
 """As the index ``jobs_by_deadline`` has it."""
 # Queued again in the future: the clock was set back, and a delay that was counted from then means
@@ -43,21 +29,40 @@ _DUE: Final = """
 """
 
 
-def count_queued(tx: Tx, service: str, user_id: str, limit: int) -> int:
-    """Jobs of the user that wait, delayed ones too, and children that are still to be made; counts
-    waiting jobs no further than ``limit``.
+def count_queued(tx: Tx, service: str, user_id: str) -> int:
+    """Jobs of the user that wait, delayed ones too, and children that are still to be made; in a
+    transaction that writes.
     """
+    return totals.all_of(tx).queued[service, user_id] + unmade(tx, user_id)[service]
+
+
+def unmade(tx: Tx, user_id: str) -> Counter[str]:
+    """Service -> children of the user's that are still to be made."""
     rows = tx.rows(
         f"""
-        SELECT count(*) + (
-            SELECT coalesce(sum(total - made), 0)
-            FROM jobs JOIN batches ON batches.parent_id = jobs.id
-            WHERE {DEFERRED} AND user_id = :user_id AND service = :service
-        ) AS count FROM ({_OF_USER_AND_SERVICE}) AS waiting
+        SELECT service, sum(total - made) AS count
+        FROM jobs JOIN batches ON batches.parent_id = jobs.id
+        WHERE {DEFERRED} AND user_id = :user_id GROUP BY service
         """,  # noqa: S608 - no user input
-        {"service": service, "user_id": user_id, "most": limit},
+        {"user_id": user_id},
     )
-    return int(rows[0]["count"])
+    return Counter({row["service"]: row["count"] for row in rows})
+
+
+def waits_since(tx: Tx, services: Collection[str]) -> dict[str, Micros]:
+    """Service -> since when the queued job waits that waits longest, children that are held back
+    left out; those that have none are missing.
+    """
+    found = {}
+    for service in services:
+        since = f"""
+            SELECT {WAITS_SINCE} AS since FROM jobs
+            WHERE state = 'Queued' AND hold IS NULL AND service = :service
+            ORDER BY {WAITS_SINCE} LIMIT 1
+        """  # noqa: S608 - no user input
+        for row in tx.rows(since, {"service": service}):
+            found[service] = row["since"]
+    return found
 
 
 def has_due(tx: Tx, now: Micros) -> bool:
@@ -91,20 +96,6 @@ def queued_services(tx: Tx) -> list[str]:
         """
     )
     return [row["service"] for row in rows]
-
-
-def held(tx: Tx) -> list[Held]:
-    rows = tx.rows(
-        f"""
-        SELECT service, user_id, agent, count(*) AS slots,
-               count(CASE WHEN state = 'Running' THEN 1 END) AS running FROM jobs
-        WHERE {HELD} GROUP BY service, user_id, agent
-        """  # noqa: S608 - no user input
-    )
-    return [
-        Held(row["service"], row["user_id"], row["agent"] or "", row["slots"], row["running"])
-        for row in rows
-    ]
 
 
 def oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:

@@ -12,9 +12,10 @@ from server.domain.upload_fields import TooManyTags, with_tags
 from server.store import jobs, records
 from server.store.events import append_new_event
 from server.store.queue import count_queued
-from server.store.statements import changed
+from server.store.statements import changed, queued
 from shared.clock import Micros
 from shared.sql import Tx
+from shared.wire import JobState
 
 
 def append_cancel_requested(tx: Tx, job: Job, at: Micros, by: str) -> None:
@@ -63,9 +64,8 @@ def retry(tx: Tx, move: Move, job: Job, most_queued: int) -> Job | None:
         QueueFull
     """
     if most_queued:
-        queued = count_queued(tx, job.service, job.user_id, most_queued)
         again = _queued_again(tx, job)
-        if queued + again > most_queued:
+        if count_queued(tx, job.service, job.user_id) + again > most_queued:
             raise QueueFull(job.user_id, job.service, most_queued, again)
     return jobs.move(tx, move)
 
@@ -83,6 +83,9 @@ def change_service(tx: Tx, job_id: int, service: str, at: Micros, by: str) -> Jo
     fields = {"by": by, "service": service, "service_before": was[0]["service"]}
     event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
     append_new_event(tx, job.key, job.state, job.agent, at, event)
+    if job.state is JobState.QUEUED:
+        queued(tx, was[0]["service"], job.user_id, -1)
+        queued(tx, service, job.user_id, 1)
     changed(tx, job)
     return job
 

@@ -22,8 +22,8 @@ NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 
 HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""
-SLOTS: Final = "slots"
-"""The counts of these, in a transaction's memory: see :mod:`server.store.slots`."""
+TOTALS: Final = "totals"
+"""In a transaction's memory, see :mod:`server.store.totals`."""
 
 WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
 HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
@@ -47,10 +47,16 @@ class Listener:
 
 
 def changed(tx: Tx, job: Job) -> None:
-    """Let the listener hear of it, after the commit; and the slots that are held at once."""
-    if (slots := tx.memory.get(SLOTS)) is not None:
-        slots.put(job)
+    """Let the listener hear of it, after the commit, and count the slot that it holds."""
+    if (totals := tx.memory.get(TOTALS)) is not None:
+        totals.put(job)
     tx.after(partial(tx.listener.on_change, job))
+
+
+def queued(tx: Tx, service: str, user_id: str, by: int) -> None:
+    """Count so many more jobs in the queue."""
+    if (totals := tx.memory.get(TOTALS)) is not None:
+        totals.queue(service, user_id, by)
 
 
 def moved(tx: Tx, move: Move, job: Job) -> None:
@@ -61,6 +67,8 @@ def moved(tx: Tx, move: Move, job: Job) -> None:
         statistics.count_over(tx, took, move.at, job)
         tx.after(partial(_log_over, took, move, job))
     tx.after(partial(tx.listener.on_move, move, job))
+    if (by := (job.state is JobState.QUEUED) - (move.before is JobState.QUEUED)) != 0:
+        queued(tx, job.service, job.user_id, by)
     changed(tx, job)
 
 

@@ -1,4 +1,4 @@
-"""Buckets of what happened when, what each user had a day, and how many jobs there are now."""
+"""Buckets of what happened when, and what each user had a day."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from server.domain.jobs import Job
 from server.domain.statistics import Over, Tree, add
 from shared.clock import SECOND, Micros, utc
 from shared.sql import Tx, listed
-from shared.wire import JobState
 
 _PUT: Final = """
     INSERT INTO statistics (at, service, document) VALUES (:at, :service, :document)
@@ -33,22 +32,6 @@ _ADD: Final = f"""
     ON CONFLICT (user_id, day, service) DO UPDATE SET
     {", ".join(f"{name} = daily_usage.{name} + :{name}" for name in _SUMS)}
 """  # noqa: S608 - no user input
-_QUEUED: Final = """
-    WITH RECURSIVE line (service) AS (
-        SELECT min(service) FROM jobs WHERE state = 'Queued'
-        UNION ALL
-        SELECT (SELECT min(service) FROM jobs WHERE state = 'Queued' AND service > line.service)
-        FROM line WHERE line.service IS NOT NULL
-    )
-    SELECT service, (
-        SELECT count(*) FROM jobs WHERE service = line.service AND state = 'Queued'
-    ) AS jobs, (
-        SELECT min(coalesce(waits_since, queued_at)) FROM jobs
-        WHERE service = line.service AND state = 'Queued' AND hold IS NULL
-    ) AS since
-    FROM line WHERE service IS NOT NULL
-"""
-"""It steps from service to service through an index, and counts in it."""
 
 
 def add_counted(tx: Tx, counted: Mapping[tuple[Micros, str], Tree], before: Micros) -> None:
@@ -120,22 +103,3 @@ def buckets(tx: Tx, since: Micros, services: Collection[str]) -> list[tuple[Micr
         params | {"since": since},
     )
     return [(row["at"], row["service"], json.loads(row["document"])) for row in rows]
-
-
-def queued(tx: Tx) -> dict[str, tuple[int, Micros | None]]:
-    """Service -> its queued jobs, and since when the one waits that waits longest, children
-    that are held back left out.
-    """
-    return {row["service"]: (row["jobs"], row["since"]) for row in tx.rows(_QUEUED)}
-
-
-def under_way(tx: Tx) -> dict[tuple[str, JobState], int]:
-    """Service and state -> jobs that hold a slot."""
-    rows = tx.rows(
-        """
-        SELECT service, state, count(*) AS jobs FROM jobs
-        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-        GROUP BY service, state
-        """
-    )
-    return {(row["service"], JobState(row["state"])): row["jobs"] for row in rows}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.domain.allowances import day_of, over_day
-from server.store import listed
 from server.store.migrations import TOP
 from server.store.queue import READY
 from server.store.statements import chunks
@@ -56,27 +55,15 @@ _OF_SCHEDULES: Final = """
 _UPLOADED: Final = """
     SELECT user_id, bytes FROM uploaded WHERE day = :day AND user_id IN ({names})
 """
-_OF_GIVEN: Final = listed.queued({"user_id": "given.user_id"})
-_QUEUED: Final = """
-    WITH given (user_id) AS (VALUES {names})
-    SELECT user_id, (
-        SELECT count(*) FROM (
-            {queued}
-        ) AS some
-    ) AS jobs
-    FROM given
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class UserLoad:
     """Attributes:
-    queued: jobs that wait, counted no further than a limit.
     stored: bytes that bundles and results take.
     uploaded: bytes of bundles that were uploaded today.
     """
 
-    queued: int = 0
     stored: int = 0
     uploaded: int = 0
 
@@ -98,7 +85,7 @@ def waiting(tx: Tx, service: str, most: int, most_jobs: int) -> dict[str, int]:
     return {row["user_id"]: row["jobs"] for row in rows}
 
 
-def loads(tx: Tx, users: Sequence[str], at: Micros, most_queued: int) -> Mapping[str, UserLoad]:
+def loads(tx: Tx, users: Sequence[str], at: Micros) -> Mapping[str, UserLoad]:
     """What these users have, on the day of ``at``."""
     stored = dict.fromkeys(users, 0)
     uploaded = dict.fromkeys(users, 0)
@@ -107,13 +94,7 @@ def loads(tx: Tx, users: Sequence[str], at: Micros, most_queued: int) -> Mapping
             values = params | ({"day": day_of(at)} if found is uploaded else {})
             for row in tx.rows(sql.format(names=names), values):
                 found[row["user_id"]] += row["bytes"]
-    queued = dict.fromkeys(users, 0)
-    for names, params in chunks(users):
-        each = ", ".join(f"({name})" for name in names.split(", "))
-        values = params | {"most": most_queued}
-        for row in tx.rows(_QUEUED.format(names=each, queued=_OF_GIVEN), values):
-            queued[row["user_id"]] = row["jobs"]
-    return {user: UserLoad(queued[user], stored[user], uploaded[user]) for user in users}
+    return {user: UserLoad(stored[user], uploaded[user]) for user in users}
 
 
 def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:

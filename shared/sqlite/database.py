@@ -98,7 +98,8 @@ def commit_together(
         ]
         connection.execute("COMMIT")
     except BaseException:
-        memory.clear()
+        if connection.total_changes > before:
+            memory.clear()
         if connection.in_transaction:
             connection.rollback()
         raise
@@ -115,12 +116,14 @@ def _run(
     """Make one of the changes; one that is alone needs no savepoint."""
     if alone:
         return Done(change(tx), tx.calls)
+    before = connection.total_changes
     connection.execute("SAVEPOINT change")
     done: Done | Exception
     try:
         done = Done(change(tx), tx.calls)
     except Exception as problem:
-        tx.memory.clear()
+        if connection.total_changes > before:
+            tx.memory.clear()
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO change")

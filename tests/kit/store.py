@@ -30,12 +30,12 @@ from server.store import (
     queue,
     requests,
     retention,
-    slots,
+    totals,
     users,
 )
 from server.store import jobs as store_jobs
 from server.store.migrations import MIGRATIONS
-from server.store.statements import SLOTS, Listener
+from server.store.statements import TOTALS, Listener
 from shared.ids import AttemptKey
 from shared.sql import Row, Tx
 from shared.sqlite.database import Database
@@ -77,14 +77,13 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "by_idempotency_key": inserts.job_of_key,
     "stored": inserts.stored_bytes,
     "can_share_bundle": bundles.can_share,
-    "queued": queue.count_queued,
     "batch": batches.get,
     "batches_of": batches.several,
     "due_batches": batches.due,
     "children": batches.children_of,
     "expired": retention.expired,
     **_by_name(
-        *(queue.held, queue.queued_services, queue.queued_before, queue.oldest_held, queue.overdue),
+        *(queue.queued_services, queue.queued_before, queue.oldest_held, queue.overdue),
         *(queue.longest_queued, pages.page, pages.ids, pages.counts, requests.to_delete),
         *(batches.failed_children, batches.child_results, batches.active_children),
         *(retention.files_in_use, retention.cleaned_services),
@@ -125,6 +124,12 @@ class Jobs:
         self.database, self.services = database, services
         if changed is not None:
             database.listener = Listener(changed, noted, moved)
+
+    async def held(self) -> list[totals.Held]:
+        return await totals.held(self.database)
+
+    async def queued(self) -> dict[tuple[str, str], int]:
+        return await totals.queued(self.database)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name in _WRITES:
@@ -281,8 +286,8 @@ _COUNTED: Final = """
 
 async def check_batches(database: Any) -> None:
     """Raise AssertionError where a counter is not what counting says."""
-    kept = database.memory.get(SLOTS)
-    assert kept is None or kept.holders == (await database.read(slots.all_of)).holders
+    kept = database.memory.get(TOTALS)
+    assert kept is None or vars(kept) == vars(await database.read(totals.all_of))
     for row in await database.rows(_COUNTED):
         seen = {name: row[name] for name in ("made", "completed", "failed", "cancelled")}
         counted = {name: row[f"counted_{name}"] for name in seen}

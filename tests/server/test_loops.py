@@ -21,9 +21,9 @@ from server.ports import Measures
 from server.stages.statistics import Statistics
 from server.stages.wakeups import JobWakeups
 from server.store import jobs as store_jobs
-from server.store import statistics as rows
 from server.store import users
-from server.store.queue import Held
+from server.store.statements import TOTALS
+from server.store.totals import Totals
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.files import DatabaseUnavailable
@@ -174,14 +174,15 @@ class Numbers:
         self.clock, self.measures = SimClock(), Measures()
         self.lately: dict[Micros, Tree] = {}
         self.waiting: dict[str, int] = {}
-        held = AsyncMock(return_value=[Held("s", "ann", "node", 3, 2)])
-        database = AsyncMock(read_list=self._read, read=held)
+        counts = Totals()
+        for number, state in enumerate([JobState.RUNNING, JobState.RUNNING, JobState.SUBMITTED]):
+            counts.put(job(id=number, agent="node", state=state))
+        counts.queue("s", "bob", 4)
+        database = AsyncMock(read_list=self._read, memory={TOTALS: counts})
         self.add, how = database.write, {"clock": self.clock, "measures": self.measures}
         self.statistics = Statistics(core(database=database, **how))
 
     async def _read(self, work: object, *how: Any) -> Any:
-        if work is rows.queued:
-            return {"s": (4, None)}
         if work is users.waiting:
             return dict([*self.waiting.items()][: how[1]])
         since, services = how

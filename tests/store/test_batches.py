@@ -14,7 +14,7 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
-from server.store import children, retention
+from server.store import children, queue, retention
 from server.store.listed import Filter
 from shared.wire import JobState
 from tests.kit.store import Store, new, service
@@ -202,7 +202,7 @@ async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry
     for batch in (BatchRequest(((0, 7, 1),)), None):
         with pytest.raises(QueueFull):
             await jobs.insert(new(batch=batch), "queued", most_queued=8)
-    assert await jobs.queued("s", "ann", 100) == 8
+    assert await jobs.database.write(queue.count_queued, "s", "ann") == 8
     over = await cancelled(jobs, parent)
     with pytest.raises(QueueFull):
         await jobs.retry(to(over, JobState.QUEUED), over, 7)

@@ -49,7 +49,7 @@ _BOTH: dict[str, Any] = {"user_id": "ann", "service": "s"}
 USES: dict[str, Call] = {
     # What may be claimed, and what has to be done by loops.
     "jobs_queued": SWEEPS["claim_fairly"],
-    "jobs_held": SWEEPS["held"],
+    "jobs_held": SWEEPS["in_states"],
     "jobs_delayed": SWEEPS["release_delayed"],
     "jobs_delayed_by_age": SWEEPS["release_delayed"],
     "jobs_to_cancel": SWEEPS["to_cancel"],
@@ -69,7 +69,7 @@ USES: dict[str, Call] = {
     "jobs_listed": counting(top_level=True),
     "jobs_listed_by_service": counting(service="s"),
     "jobs_listed_by_user": reads(forgotten.jobs, "ann", None, 100),
-    "jobs_listed_by_both": lambda jobs: jobs.queued("s", "ann", 100),
+    "jobs_listed_by_both": counting(user_id="ann", service="s"),
     "jobs_by_submitter": listing(Filter(submitted_by="portal")),
     "jobs_by_time": listing(Filter(since=1)),
     "jobs_by_reason": listing(Filter(reason=Reason.TIMEOUT)),

@@ -82,12 +82,3 @@ async def test_a_late_result_counts_on_the_day_of_its_attempt_and_old_days_are_d
     assert len(await statistics.daily_usage("ann", 0)) == 2
     await jobs.database.write(forget_old, 402 * DAY)
     assert await statistics.daily_usage("ann", 0) == [latest]
-
-
-async def test_jobs_are_counted_by_service_and_state(jobs, statistics) -> None:
-    for service in ("a", "b"):
-        await jobs.added("ann", service=service)
-    job, _ = await jobs.added("ann", "bob", service="b")
-    await jobs.move(claim(job))
-    assert await statistics.queued() == {"a": (1, 10), "b": (2, 10)}
-    assert await statistics.under_way() == {("b", S.PROCESSING): 1}

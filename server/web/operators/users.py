@@ -13,17 +13,13 @@ from server.api.server_status import usage_of
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
-from server.http.context import Context
 from server.http.problems import Refusal
-from server.store import queue, users
+from server.store import totals, users
 from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
 _ROWS: Final = 50
 _AT_WORK: Final = 25
-_MOST_QUEUED: Final = 1_000
-_SERVICES: Final = 50
-"""Whose queues are looked into for users who wait."""
 _LONGEST: Final = 64
 
 
@@ -34,20 +30,25 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         raise BadField("from", "invalid_from", "from should be the beginning of a user's name")
     held = Counter[str]()
     running = Counter[str]()
-    for one in await context.database.read(queue.held):
+    for one in await totals.held(context.database):
         held[one.user_id] += one.slots
         running[one.user_id] += one.running
-    busy = [] if first else await _busy(context, held)
+    queued = Counter[str]()
+    for (_, user), jobs in (await totals.queued(context.database)).items():
+        queued[user] += jobs
+    busy = [] if first else _busy(held, queued)
     found = await context.database.read_list(users.named, first, _ROWS + 1)
     shown = found[:_ROWS]
     now = context.clock.now()
-    loads = await context.database.read_list(users.loads, list({*busy, *shown}), now, _MOST_QUEUED)
+    loads = await context.database.read_list(users.loads, list({*busy, *shown}), now)
 
     def view(name: str) -> dict[str, Any]:
-        load, queued = loads[name], loads[name].queued
-        waiting = f"{queued:,}" + ("+" if queued >= _MOST_QUEUED else "")
-        allowed = context.settings.allowances.of(name)
-        return {"name": name, "load": load, "waiting": waiting, "allowed": allowed}
+        return {
+            "name": name,
+            "load": loads[name],
+            "waiting": f"{queued[name]:,}",
+            "allowed": context.settings.allowances.of(name),
+        }
 
     return site.page(
         request,
@@ -57,8 +58,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         held=held,
         running=running,
         busy=[
-            view(one)
-            for one in sorted(busy, key=lambda name: (-held[name], -loads[name].queued, name))
+            view(one) for one in sorted(busy, key=lambda name: (-held[name], -queued[name], name))
         ],
         everybody=[view(one) for one in shown],
         following=found[_ROWS] if len(found) > _ROWS else None,
@@ -66,13 +66,10 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     )
 
 
-async def _busy(context: Context, held: Mapping[str, int]) -> list[str]:
+def _busy(held: Mapping[str, int], queued: Mapping[str, int]) -> list[str]:
     """Who has jobs under way or waiting, a few of them."""
-    most = sorted(held, key=lambda user: (-held[user], user))[:_AT_WORK]
-    waiting: set[str] = set()
-    for service in (await context.database.read(queue.queued_services))[:_SERVICES]:
-        waiting |= set(await context.database.read_list(users.waiting, service, _AT_WORK, 1))
-    return [*most, *sorted(waiting - set(most))][:_AT_WORK]
+    most = sorted(held, key=lambda user: (-held[user], user))
+    return [*most, *sorted(queued.keys() - held.keys())][:_AT_WORK]
 
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
