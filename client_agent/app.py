@@ -28,8 +28,7 @@ from client_agent.check import limit_tests
 from client_agent.check import table as check_table
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
-from client_agent.intake.submission import Defaults
-from client_agent.intake.submit import Intake
+from client_agent.intake.submit import Defaults, Intake
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import Payloads, open_database
 from client_agent.report.health import AgentMetrics, Health
@@ -399,7 +398,7 @@ async def running(
             app.on_response_prepare.append(proving(identity_secret))
         api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
         app.add_routes(api.routes())
-        app.add_routes(Bulk(payloads, intake.many, folders).routes())
+        app.add_routes(Bulk(payloads, intake, folders).routes())
         app.add_routes(Files(payloads, runner, folders).routes())
         response_s = settings.shutdown_grace * _RESPONSE_SHARE
         tls = settings.tls()

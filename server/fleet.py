@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import structlog
 
-from server.agents.agent_client import AgentClient, Sessions
+from server.agents.events import Follower
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.follower import Follower
-from server.agents.orchestrator_client import OrchestratorClient
+from server.agents.http import AgentClient, Sessions
+from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
 from server.settings.agents import AgentTable

@@ -120,14 +120,14 @@ class ArrayTask(Wire):
 
 
 class InputsInfo(Wire):
-    """Files of other jobs that an attempt gets beside its bundle, as one ZIP (part ``inputs``)."""
+    """Files of other jobs that an attempt gets beside its bundle, as one ZIP behind it."""
 
     size: Int64
     sha256: str
 
 
 class Order(Wire):
-    """What a Ferryman server sends to a Ferryman agent beside the bundle (field ``order``)."""
+    """What a Ferryman server sends to a Ferryman agent before the bundle."""
 
     server: str
     """Identity of the server's database: keys of two servers never collide on one agent."""
@@ -400,7 +400,7 @@ class PayloadsRequest(Wire):
 
     orders: list[Order]
     sizes: list[Int64]
-    """Of each order's bundle in this request, in bytes; 0: the agent has it."""
+    """Of each order's bundle in this request, in bytes; 0: the agent has it. Its inputs follow."""
     server: str
     """Identity of the server that acknowledges."""
     acknowledge: list[PayloadRef] = Field(default_factory=list)

@@ -25,49 +25,49 @@ MAX_VARIABLES: Final = 256
 MAX_ENV_BYTES: Final = 48 << 10
 """Of names and values together; an order has at most MAX_ORDER_BYTES."""
 MAX_ORDER_BYTES: Final = 128 << 10
-"""Of an order that is a text field."""
+"""Of a text field beside plain files."""
 MAX_ORDERS: Final = 500
-"""In one list."""
+"""In one request, and so many acknowledgements."""
 _MAX_KEPT_INDEX: Final = 2**53
 
 
-def parse_order(text: str) -> tuple[Order, AttemptKey]:
-    """Raises Refused."""
+def parse_head(line: bytes) -> PayloadsRequest:
+    """The line of ``POST /payloads``; each of its orders is still to be checked. Raises Refused."""
     try:
-        order = Order.model_validate_json(text)
+        head = PayloadsRequest.model_validate_json(line)
     except ValidationError as problem:
-        raise _invalid(problem) from None
-    return order, check_order(order)
-
-
-def parse_with_bundles(
-    body: bytes | bytearray,
-) -> tuple[PayloadsRequest, list[tuple[Order, memoryview | None]]]:
-    """A line, and the orders of it with their bundles, which stand behind it. Each of them is still
-    to be checked. Raises Refused."""
-    end = body.find(b"\n")
-    try:
-        head = PayloadsRequest.model_validate_json(body[:end] if end >= 0 else body)
-    except ValidationError as problem:
-        raise _invalid(problem) from None
-    _check_number(head.orders)
-    at = end + 1 if end >= 0 else len(body)
+        first = problem.errors(include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Refused(400, "invalid_order", f"order: {where}: {first['msg']}") from None
+    for name, number in (("orders", len(head.orders)), ("acknowledge", len(head.acknowledge))):
+        if number > MAX_ORDERS:
+            message = f"{name}: {number} of them, at most {MAX_ORDERS} are taken at once"
+            raise Refused(413, "too_large", message)
     if len(head.sizes) != len(head.orders) or any(size < 0 for size in head.sizes):
         raise Refused(400, "invalid_order", "sizes: a size from 0 up is needed for each order")
-    if sum(head.sizes) != len(body) - at:
-        why = f"{len(body) - at} bytes follow the line, its sizes say {sum(head.sizes)}"
+    return head
+
+
+def lengths(head: PayloadsRequest) -> list[int]:
+    """Bytes behind the line that belong to each order: its bundle, and its inputs behind it."""
+    return [
+        size + (order.inputs.size if size and order.inputs is not None else 0)
+        for order, size in zip(head.orders, head.sizes, strict=True)
+    ]
+
+
+def parse_bundles(head: PayloadsRequest, body: bytes) -> list[tuple[Order, int, memoryview]]:
+    """The orders, the sizes of their bundles, and what is behind the line for each. Raises
+    Refused."""
+    parts = lengths(head)
+    if sum(parts) != len(body):
+        why = f"{len(body)} bytes follow the line, its sizes say {sum(parts)}"
         raise Refused(400, "wrong_length", why)
-    found: list[tuple[Order, memoryview | None]] = []
-    for order, size in zip(head.orders, head.sizes, strict=True):
-        found.append((order, memoryview(body)[at : at + size] if size else None))
-        at += size
-    return head, found
-
-
-def _check_number(orders: Sequence[Order]) -> None:
-    if len(orders) > MAX_ORDERS:
-        message = f"orders: {len(orders)} of them, at most {MAX_ORDERS} are taken at once"
-        raise Refused(413, "too_large", message)
+    found, at = list[tuple[Order, int, memoryview]](), 0
+    for order, size, length in zip(head.orders, head.sizes, parts, strict=True):
+        found.append((order, size, memoryview(body)[at : at + length]))
+        at += length
+    return found
 
 
 def check_order(order: Order) -> AttemptKey:
@@ -143,9 +143,3 @@ def _check_env(env: dict[str, str]) -> None:
             why = f"the value of {name} has a NUL character"
     if why:
         raise Refused(400, "invalid_order", f"order: env: {why}")
-
-
-def _invalid(problem: ValidationError) -> Refused:
-    first = problem.errors(include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return Refused(400, "invalid_order", f"order: {where}: {first['msg']}")

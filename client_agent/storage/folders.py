@@ -67,14 +67,8 @@ class Folders:
         """Bytes of a log; 0: it cannot be read."""
         return _size(self.log(payload_id, stream))
 
-    def seal_bundle(self, staged: Path) -> str:
-        """Move a complete, fsynced bundle to its folder; its new name."""
-        name = self._token()
-        durable.replace(staged, self.bundle(name), synced=True)
-        return name
-
     def seal_bundles(self, staged: Sequence[Path]) -> list[str]:
-        """As :meth:`seal_bundle`, for several: all of them, or none."""
+        """Move complete, fsynced bundles to their folder, all of them, or none; their new names."""
         final = [self.bundle(self._token()) for _ in staged]
         try:
             for path, to in zip(staged, final, strict=True):

@@ -1,58 +1,83 @@
-"""A Ferryman agent: keys, events, acknowledgements."""
+"""A Ferryman agent: keys, events, acknowledgements, and what an attempt writes while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+import errno
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 import structlog
+from yarl import URL
 
-from server.agents import answers, event_lines
-from server.agents.agent_client import SHORT_CALL
-from server.agents.event_lines import MAX_RESULT, QUICK_MS, Heard
-from server.agents.live_client import STREAM, LiveClient
+from server.agents import answers
+from server.agents.http import SHORT_CALL, AgentClient, Body
+from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
-from server.domain.jobs import Job
+from server.domain.jobs import FileKind, Job
+from server.domain.service import Service
 from server.ports import (
     AgentError,
     Fetched,
+    FileStream,
+    Inputs,
     NoSuchPayload,
     RefusedByAgent,
     ScratchFile,
     Unreachable,
 )
-from shared.ids import AttemptKey
+from shared.http.numbers import whole_number
+from shared.ids import AttemptKey, Start
 from shared.wire import (
+    FILE_SIZE,
+    LOG_SIZE,
+    START,
     AgentHealth,
+    Order,
+    OrderAnswer,
     PayloadDoc,
     PayloadList,
+    PayloadRef,
+    PayloadsAnswer,
+    RunningFiles,
     Settled,
 )
 
 log = structlog.get_logger()
+_STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
+"""A log that is followed ends after 15 s in which nothing was written."""
+_SMALL: Final = 256 << 10
+"""Bytes of a bundle, and inputs, that go with others."""
 _PING_BYTES: Final = 1 << 10
 _MOST_PAYLOADS: Final = 100_000
 """Of a list, and pages of it: what reads it keeps the name of each."""
+_NO_BYTES: Final = 2**62
+"""An offset behind every log."""
+_GONE: Final = frozenset({"log_gone", "files_gone"})
 
 
-class FerrymanAgent(LiveClient):
+class FerrymanAgent(AgentClient):
     """A Ferryman agent.
 
     Args:
+        server: identity of our database, scopes our keys.
+        start: of our server.
         former: of the servers that ours was restored in place of.
     """
 
     supports_events = True
 
     def __init__(
-        self,
-        *args: Any,
-        former: Sequence[str] = (),
-        **more: Any,
+        self, *args: Any, server: str, start: Start, former: Sequence[str] = (), **more: Any
     ) -> None:
         super().__init__(*args, **more)
-        self._former = former
+        self._server, self._former = server, former
+        self._headers = {**self._headers, START: str(start)}
+        self._sender = Sender(self._post_payloads, server, self._clock)
+        self._sent_bundles = SentBundles()
 
     async def ask_health(self) -> AgentHealth:
         if self._identity is not None and not self.reachable:
@@ -74,6 +99,57 @@ class FerrymanAgent(LiveClient):
                 sent=False,
             )
         return health
+
+    # -- sending
+
+    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
+        assert job.bundle is not None, "only Cleaned jobs have none"
+        if job.parent_id is None or inputs is not None:
+            return await self._submit(
+                job, order_of(job, service, self._server, inputs=inputs), inputs
+            )
+        order = order_of(job, service, self._server, keep_bundle=True)
+
+        async def without_bundle() -> PayloadDoc:
+            return self._ordered(await self._sender.order(SmallOrder(order)), job)
+
+        return await self._sent_bundles.send(
+            job.bundle, lambda: self._submit(job, order), without_bundle
+        )
+
+    async def _submit(self, job: Job, order: Order, inputs: Inputs | None = None) -> PayloadDoc:
+        assert job.bundle is not None, "only Cleaned jobs have none"
+        size = job.bundle.size
+        async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
+            whole = size + (0 if inputs is None else inputs.size)
+            source = _one_after_the_other(bundle, inputs)
+            if bundle.size != size:
+                raise OSError(errno.EIO, "it is not as long as it was")
+            if whole > _SMALL:
+                return self._ordered(await self._sender.stream(order, size, source, whole), job)
+            content = b"".join([chunk async for chunk in source])
+        return self._ordered(await self._sender.order(SmallOrder(order, size, content)), job)
+
+    def _ordered(self, answer: OrderAnswer, job: Job) -> PayloadDoc:
+        if answer.payload is None:
+            code, message = answer.code or "refused", answer.message[:500]
+            raise self._judge(answers.refused(answer.status, code, message, answer.retry_after_s))
+        try:
+            return self._of(answer.payload, job)
+        except ValueError as problem:
+            raise Unreachable(self._say(problem), sent=True) from problem
+
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
+        await self._sender.acknowledge(PayloadRef(id=payload_id, key=key))
+
+    async def _post_payloads(self, body: Body) -> PayloadsAnswer:
+        content = await self._post(f"{self.base}/payloads", body)
+        try:
+            return PayloadsAnswer.model_validate_json(content)
+        except ValueError as problem:
+            raise Unreachable(self._say(problem), sent=True) from problem
+
+    # -- what it has
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         url = f"{self.base}/keys/{self._server}/{job.key}/settle"
@@ -107,7 +183,7 @@ class FerrymanAgent(LiveClient):
     async def payloads(self, after: int = 0) -> PayloadList:
         """A page of what it holds for this server."""
         page = await self._page(self._server, after)
-        ours = [payload for payload in page.payloads if self._is_ours(payload)]
+        ours = [payload for payload in page.payloads if self.is_ours(payload)]
         return page.model_copy(update={"payloads": ours})
 
     async def pages(self, first: PayloadList) -> AsyncIterator[PayloadList]:
@@ -131,13 +207,12 @@ class FerrymanAgent(LiveClient):
             after: int | None = 0
             while after is not None:
                 page = await self._page(server, after)
-                for payload in page.payloads:
-                    if payload.server != server:
-                        continue
+                found = [one for one in page.payloads if one.server == server]
+                for payload in found:
                     if payload.status not in outcome.ENDED:
                         await self.kill(payload.id, payload.key)
-                    await self.acknowledge(payload.id, payload.key)
                     log.warning("payload.former", agent=self.name, key=payload.key)
+                await asyncio.gather(*(self.acknowledge(one.id, one.key) for one in found))
                 after = page.next
 
     async def _page(self, server: str, after: int) -> PayloadList:
@@ -148,24 +223,73 @@ class FerrymanAgent(LiveClient):
                 raise ValueError("a page of its list that leads back")
             return page
 
-    async def events(self, after: int) -> AsyncIterator[Heard]:
-        """Changes of payloads as they happen, small results with them; ends, or raises Unreachable,
-        when the connection does.
+    # -- what an attempt writes while it runs
+
+    async def log_size(self, job: Job, stream: str) -> int:
+        async with self._live(job, f"logs/{stream}", offset=_NO_BYTES) as answer:
+            return _size(answer, LOG_SIZE)
+
+    async def log(
+        self, job: Job, stream: str, offset: int, *, follow: bool
+    ) -> AsyncGenerator[bytes, None]:
+        async with self._live(job, f"logs/{stream}", offset=offset, follow=int(follow)) as answer:
+            while chunk := await answer.content.readany():
+                yield chunk
+
+    async def list_files(self, job: Job, after: str, limit: int) -> RunningFiles:
+        async with self._live(job, "files", "application/json", after=after, limit=limit) as answer:
+            return await answers.document(answer, RunningFiles)
+
+    async def file_size(self, job: Job, path: str) -> int:
+        async with self._live(job, f"files/{quote(path, safe='')}", stop=0) as answer:
+            return _size(answer, FILE_SIZE)
+
+    async def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        part = f"files/{quote(path, safe='')}"
+        async with self._live(job, part, offset=start, stop=stop) as answer:
+            while chunk := await answer.content.readany():
+                yield chunk
+
+    @asynccontextmanager
+    async def _live(
+        self,
+        job: Job,
+        part: str,
+        content_type: str = "application/octet-stream",
+        **query: str | int,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer about the job's current attempt.
+
+        Args:
+            part: of the payload's address, percent-encoded.
+
+        Raises:
+            NoSuchPayload: it does not run any more.
         """
-        wanted = {
-            "after": str(after),
-            "server": self._server,
-            "results": str(MAX_RESULT),
-            "quick_ms": str(QUICK_MS),
-        }
-        url = f"{self.base}/events"
-        async with self._call("GET", url, params=wanted, timeout=STREAM) as answer:
-            async for heard in event_lines.read(answer.content, self._clock):
-                payload = heard.event.payload
-                if payload is None or self._is_ours(payload):
-                    if heard.result is not None:
-                        self._count("result", "ok", len(heard.result))
-                    yield heard
+        url = f"{self.base}/payloads/{job.payload_id}/{part}"
+        asked: dict[str, str | int] = {"key": str(job.key)}
+        named = URL(url, encoded=True).update_query(asked | query)
+        try:
+            async with self._call("GET", str(named), timeout=_STREAM) as answer:
+                if answer.content_type != content_type:
+                    raise ValueError(f"{answer.content_type} in place of {content_type}")
+                yield answer
+        except RefusedByAgent as problem:
+            if problem.code in _GONE:
+                raise NoSuchPayload(str(problem)) from problem
+            raise
+
+    # -- helpers
+
+    @asynccontextmanager
+    async def event_stream(self, after: int, **wanted: int) -> AsyncIterator[aiohttp.StreamReader]:
+        """Changes of payloads as they happen. Raises Unreachable when it breaks off."""
+        params = {"after": str(after), "server": self._server}
+        params |= {name: str(value) for name, value in wanted.items()}
+        async with self._call(
+            "GET", f"{self.base}/events", params=params, timeout=_STREAM
+        ) as answer:
+            yield answer.content
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
         return self._judge(await super()._refusal(answer))
@@ -183,7 +307,7 @@ class FerrymanAgent(LiveClient):
         """
         return {"server": self._server} | ({} if key is None else {"key": key})
 
-    def _is_ours(self, payload: PayloadDoc) -> bool:
+    def is_ours(self, payload: PayloadDoc) -> bool:
         """Whether it can be a payload of this server at all."""
         try:
             AttemptKey.parse(payload.key or "")
@@ -194,3 +318,23 @@ class FerrymanAgent(LiveClient):
         if not ours:
             log.warning("payload.not_ours", agent=self.name, key=payload.key, server=payload.server)
         return ours
+
+    def _of(self, payload: PayloadDoc, job: Job) -> PayloadDoc:
+        """Raises ValueError: it is another attempt's."""
+        if payload.server != self._server or payload.key != str(job.key):
+            raise ValueError(f"payload {payload.key} in place of {job.key}")
+        return payload
+
+
+async def _one_after_the_other(*streams: FileStream | None) -> AsyncIterator[bytes]:
+    for stream in streams:
+        if stream is not None:
+            async for chunk in stream:
+                yield chunk
+
+
+def _size(answer: aiohttp.ClientResponse, header: str) -> int:
+    size = whole_number(answer.headers.get(header, ""))
+    if size is None:
+        raise ValueError(f"an answer without {header}")
+    return size

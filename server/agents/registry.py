@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from server.agents.agent_client import AgentClient
+from server.agents.http import AgentClient
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.choose import Candidate
 from server.domain.retry import Backoff
@@ -193,9 +193,7 @@ class Registry:
 
     def mark_up(self, client: AgentClient, health: AgentHealth) -> None:
         """It was reached."""
-        if not client.reachable:
-            client.unreachable = ""
-            client.contacts += 1
+        client.reached()
         client.heard_at = self._clock.now()
         self.mark_health(client, health)
 

@@ -1,7 +1,7 @@
 """What an agent takes, what it refuses, and that a refusal leaves nothing.
 
-One order comes as a form (``POST /submit``), or in a line before its bundle (``POST /payloads``):
-both are judged alike. Files without an order come from a job-orchestrator server.
+Orders come in a line before their bundles; a large bundle goes to the disk as it comes, small ones
+are read before: both are judged alike. Files without an order come from a job-orchestrator server.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import contextlib
 import errno
 import hashlib
 import io
-import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -18,7 +17,7 @@ import aiohttp
 import pytest
 
 from client_agent.api import bulk
-from client_agent.intake import orders, submission, submit
+from client_agent.intake import orders, submit
 from client_agent.storage.folders import Folders
 from server.settings.tables import ServerTable
 from shared.files import durable
@@ -35,28 +34,27 @@ AGENT = {
     "services": ["example", "docking", "far"],
     "sandboxing": {"services": {"far": {"read_only": ["/nowhere/tree:/tree"]}}},
 }
+SMALL = bulk.MAX_SMALL
 Answer = tuple[int, str, str]
 """Status, code, message; of an order that is taken the status of its payload."""
 Way = Callable[[AgentClient, Sent], Awaitable[Answer]]
 
 
-async def by_form(agent: AgentClient, sent: Sent) -> Answer:
-    status, body = await agent.post_order(json.dumps(sent[0]), sent[1])
+async def small(agent: AgentClient, sent: Sent) -> Answer:
+    status, body = await agent.post_order(*sent)
     return (200, "", body["status"]) if status == 200 else (status, body["code"], body["message"])
 
 
-async def by_line(agent: AgentClient, sent: Sent) -> Answer:
-    body = in_lines(sent, server=agent.server)
-    status, answer = await agent.call("POST", "/payloads", data=io.BytesIO(body))
-    if status != 200:
-        return status, answer["code"], answer["message"]
-    (one,) = answer["answers"]
-    if one["payload"]:
-        return 200, "", one["payload"]["status"]
-    return one["status"], one["code"], one["message"]
+async def large(agent: AgentClient, sent: Sent) -> Answer:
+    patch = pytest.MonkeyPatch()  # not undone by what it was: several may be sent at once
+    patch.setattr(bulk, "MAX_SMALL", 0)
+    try:
+        return await small(agent, sent)
+    finally:
+        patch.setattr(bulk, "MAX_SMALL", SMALL)
 
 
-both_ways = each("way", [by_form, by_line])
+both_ways = each("way", [small, large])
 FOLDERS = ("bundles", "staging", "results", "logs")
 
 
@@ -133,10 +131,10 @@ async def test_several_run_each_with_its_own_bundle_however_slowly_they_come(age
 
 async def test_the_body_of_a_large_repeat_is_not_read(agent) -> None:
     sent = agent.sent("1.1", {"run.sh": b"true", "big": os.urandom(1 << 20)})
-    assert (await by_form(agent, sent))[0] == 200
+    assert (await small(agent, sent))[0] == 200
     async with half_sent(agent, sent, 1 << 16) as (answer, _):
         status, again = await answer
-        assert (status, again["key"]) == (200, "1.1")
+        assert (status, again["answers"][0]["payload"]["key"]) == (200, "1.1")
 
 
 # -- what is refused
@@ -146,7 +144,7 @@ DIGEST = "0" * 64
 REFUSED: list[tuple[dict[str, Any], bytes | None, int, str, str]] = [
     # changes of the order, what comes in place of its bundle; status, code, in the message
     ({"bundle_digest": DIGEST}, None, 400, "invalid_bundle", f"the order says {DIGEST}"),
-    ({"bundle_size": 10}, None, 0, "", "10"),
+    ({"bundle_size": 10}, None, 400, "invalid_bundle", "the order says 10"),
     ({"bundle_size": 10_000}, None, 400, "invalid_bundle", "the order says 10000"),
     ({}, b"not a zip", 400, "invalid_bundle", ""),
     ({}, bytes(100), 400, "invalid_bundle", ""),
@@ -183,8 +181,6 @@ async def test_what_is_refused_says_why_and_leaves_nothing(
     order, bundle = agent.sent("1.1")
     if "limits" in changed:
         changed = {"limits": order["limits"] | changed["limits"]}
-    if status == 0:  # a form has a length that is looked at first
-        status, code = (413, "too_large") if way is by_form else (400, "invalid_bundle")
     answer = await way(agent, (order | changed, bundle if data is None else data))
     assert answer[:2] == (status, code), answer
     assert why in answer[2]
@@ -199,7 +195,7 @@ async def test_what_is_wrong_with_one_of_many_concerns_that_one(agent) -> None:
     damaged = fine[1][:-30] + bytes(30)
     sent = (fine, (order, damaged), agent.sent("bad key"), inputs, (order, b""), agent.sent("9.1"))
     answer = await agent.post(*sent)
-    codes = ["", "invalid_bundle", "invalid_order", "invalid_order", "bundle_missing", ""]
+    codes = ["", "invalid_bundle", "invalid_order", "invalid_bundle", "bundle_missing", ""]
     assert [one["code"] for one in answer["answers"]] == codes
     assert (len(agent.names("bundles")), agent.names("staging")) == (2, [])
 
@@ -230,7 +226,8 @@ async def test_there_is_a_most_of_everything(agent, monkeypatch) -> None:
     with pytest.raises(ValueError, match=f"less than or equal to {MAX_FILES}"):
         ServerTable(max_files=MAX_FILES + 1)  # no server takes more than an agent can unpack
     sent = [agent.sent(f"{n}.1") for n in range(1, 4)]
-    chunks = [in_lines(sent[0], server=agent.server)[at::2] for at in (0, 1)]
+    one = in_lines(sent[0], server=agent.server)
+    chunks = one[:-9], one[-9:]
 
     async def whole() -> AsyncIterator[bytes]:
         for chunk in chunks:
@@ -238,7 +235,8 @@ async def test_there_is_a_most_of_everything(agent, monkeypatch) -> None:
 
     for where, name, most, body in (
         (orders, "MAX_ORDERS", 2, in_lines(*sent)),
-        (bulk, "MAX_PAYLOADS", 2, in_lines(sent[0], acknowledge=[{"id": n} for n in range(3)])),
+        (orders, "MAX_ORDERS", 2, in_lines(sent[0], acknowledge=[{"id": n} for n in range(3)])),
+        (bulk, "MAX_LINE", 10, in_lines(sent[0])),
         (bulk, "MAX_BODY", 10, in_lines(sent[0])),
         (bulk, "MAX_BODY", 10, whole()),
     ):
@@ -246,9 +244,8 @@ async def test_there_is_a_most_of_everything(agent, monkeypatch) -> None:
             patch.setattr(where, name, most)
             status, answer = await agent.call("POST", "/payloads", data=body)
             assert (status, answer["code"]) == (413, "too_large"), name
-    for where in (submit, submission):
-        monkeypatch.setattr(where, "MAX_BUNDLE", 100)
-    for way in (by_form, by_line):
+    monkeypatch.setattr(submit, "MAX_BUNDLE", 100)
+    for way in (small, large):
         status, code, message = await way(agent, sent[0])
         assert (status, code, "the limit is 100" in message) == (413, "too_large", True)
     monkeypatch.undo()
@@ -295,20 +292,17 @@ async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch
 async def half_sent(
     agent: AgentClient, sent: Sent, size: int
 ) -> AsyncIterator[tuple[asyncio.Task[tuple[int, Any]], asyncio.Event]]:
-    """A form whose bundle comes in part, and the rest once the event is set."""
-    order, data = sent
-    go_on = asyncio.Event()
+    """An order whose bundle comes in part, and the rest once the event is set."""
+    whole = in_lines(sent, server=agent.server)
+    go_on, size = asyncio.Event(), len(whole) - len(sent[1]) + size
 
     async def body() -> AsyncIterator[bytes]:
-        yield b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
-        yield json.dumps(order).encode()
-        yield b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b"\r\n\r\n'
-        yield data[:size]
+        yield whole[:size]
         await go_on.wait()
-        yield data[size:] + b"\r\n--B--\r\n"
+        yield whole[size:]
 
-    headers = {"Content-Type": "multipart/form-data; boundary=B"}
-    asked = asyncio.create_task(agent.call("POST", "/submit", data=body(), headers=headers))
+    headers = {"Content-Length": str(len(whole))}
+    asked = asyncio.create_task(agent.call("POST", "/payloads", data=body(), headers=headers))
     try:
         yield asked, go_on
     finally:
@@ -346,7 +340,7 @@ async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypa
     done = await agent.completed("9.1")
     with monkeypatch.context() as patch:
         patch.setattr(durable, "fsync_folder", full)
-        assert (await by_form(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
+        assert (await large(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
         refs = [{"id": done}]
         answer = await agent.post(agent.sent("1.1"), agent.sent("2.1"), acknowledge=refs)
         assert [one["code"] for one in answer["answers"]] == ["disk_full"] * 2
@@ -390,31 +384,39 @@ async def with_inputs(agent: AgentClient, inputs: bytes, key="1.1", **announced:
     info = {"size": len(inputs), "sha256": hashlib.sha256(inputs).hexdigest()} | announced
     files = {"run.sh": b"true", "a/run.sh": b"echo a", "a/deep/data": b"of a"}
     order, data = agent.sent(key, files, inputs=info)
-    form = aiohttp.FormData()
-    form.add_field("order", json.dumps(order))
-    for field, content in (("bundle", data), ("inputs", inputs)):
-        form.add_field(field, io.BytesIO(content), filename=f"{field}.zip")
-    return await agent.call("POST", "/submit", data=form)
+    body = in_lines((order, data), server=agent.server, sizes=[len(data)]) + inputs
+    status, answer = await agent.call("POST", "/payloads", data=io.BytesIO(body))
+    return status, answer["answers"][0] if status == 200 else answer
 
 
-async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(agent) -> None:
+@each("most", [0, SMALL])
+async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(
+    agent, monkeypatch, most
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_SMALL", most)
+    await agent.fresh_server()
     inputs = {"inputs/17/out.txt": b"of 17", "a/more.txt": b"more"}
     evil = {"a/run.sh": b"evil", "a/deep": b"evil", "run.sh/x": b"evil"}
-    status, payload = await with_inputs(agent, zipped(inputs | evil))
+    status, answer = await with_inputs(agent, zipped(inputs | evil))
     assert status == 200
     process = await agent.sandbox.process("1.1")
     wanted = inputs | {"a/run.sh": b"echo a", "run.sh": b"true"}
     assert {name: process.read(name) for name in wanted} == wanted
     process.finish()
-    warnings = (await agent.ended(payload["id"]))["warnings"]
+    warnings = (await agent.ended(answer["payload"]["id"]))["warnings"]
     assert "3 files of the inputs are not there" in warnings[0]
     await agent.until_holds("bundles")
 
 
-async def test_inputs_that_are_not_those_announced_or_cannot_be_used(agent) -> None:
-    for wrong in ({"size": 3}, {"size": 10**6}, {"sha256": "0" * 64}):
-        status, body = await with_inputs(agent, zipped({"x": b"y"}), **wrong)
-        assert (status, body["code"]) == (400, "invalid_bundle"), wrong
+@each("most", [0, SMALL])
+async def test_inputs_that_are_not_those_announced_or_cannot_be_used(
+    agent, monkeypatch, most
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_SMALL", most)
+    for wrong in ({"size": 3}, {"size": 10**6}, {"size": -1}, {"sha256": "0" * 64}):
+        _, body = await with_inputs(agent, zipped({"x": b"y"}), **wrong)
+        code = "invalid_bundle" if "sha256" in wrong else "wrong_length"
+        assert body["code"] == code, wrong
         assert agent.names(*FOLDERS) == []
     unsafe = "the inputs cannot be used"
     for key, inputs, reason, why in (
@@ -423,8 +425,8 @@ async def test_inputs_that_are_not_those_announced_or_cannot_be_used(agent) -> N
         ("3.1", zipped({"x": b"", "x/y": b""}), "invalid_bundle", unsafe),
         ("4.1", zipped({"x": bytes(2 << 20)}), "disk_limit", "the bundle with its inputs"),
     ):
-        _, payload = await with_inputs(agent, inputs, key)
-        ended = await agent.ended(payload["id"])
+        _, answer = await with_inputs(agent, inputs, key)
+        ended = await agent.ended(answer["payload"]["id"])
         assert (ended["reason"], ended["interrupted"]) == (reason, False), inputs[:20]
         assert why in ended["message"]
 

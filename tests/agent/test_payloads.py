@@ -18,8 +18,8 @@ from unittest.mock import AsyncMock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from client_agent.api import routes
-from client_agent.intake.submission import STALLED_S
+from client_agent.api import bulk, routes
+from client_agent.intake.submit import STALLED_S
 from client_agent.payloads.payload import NewPayload, Outcome
 from client_agent.payloads.store import Payloads, open_database
 from client_agent.report.health import CpuLoad, Health
@@ -148,7 +148,7 @@ async def test_settling_refuses_a_submit_that_has_stalled(agent, query) -> None:
         assert answer == {"payload": None}
         go_on.set()
         status, answer = await posting
-    assert (status, answer["code"]) == (409, "key_refused")
+    assert (status, answer["answers"][0]["code"]) == (200, "key_refused")
     await until(lambda: agent.names("bundles", "staging") == [])
     assert agent.sandbox.starts == {}
 
@@ -158,8 +158,8 @@ async def test_settling_waits_for_a_submit_that_ends_meanwhile(agent) -> None:
         settling = asyncio.ensure_future(agent.settle())
         await agent.clock.until_asleep(STALLED_S)
         go_on.set()
-        status, taken = await posting
-    assert (status, taken["status"]) == (200, "Prepared")
+        taken = (await posting)[1]["answers"][0]["payload"]
+    assert taken["status"] == "Prepared"
     assert (await settling)[1]["payload"]["id"] == taken["id"]
 
 
@@ -172,14 +172,15 @@ async def is_answered(agent: Any, waiting: asyncio.Future[Any]) -> bool:
 async def test_settling_does_not_refuse_a_submit_that_is_being_stored(agent, monkeypatch) -> None:
     """On a slow disk that may take longer than its server waits for the answer."""
     storing, go_on = threading.Event(), threading.Event()
-    real = Folders.seal_bundle
+    real = Folders.seal_bundles
 
-    def slow(self: Folders, staged: Any) -> str:
+    def slow(self: Folders, staged: Any) -> list[str]:
         storing.set()
         go_on.wait(30)
         return real(self, staged)
 
-    monkeypatch.setattr(Folders, "seal_bundle", slow)
+    monkeypatch.setattr(Folders, "seal_bundles", slow)
+    monkeypatch.setattr(bulk, "MAX_SMALL", 0)
     posting = asyncio.ensure_future(agent.submit())
     try:
         await until(storing.is_set)

@@ -17,9 +17,9 @@ from client_agent.api.bulk import Bulk
 from client_agent.intake import orders
 from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
-from server.agents import combined_submits
-from server.agents.agent_client import Sessions
+from server.agents import ferryman_agent
 from server.agents.ferryman_agent import FerrymanAgent
+from server.agents.http import Sessions
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
@@ -27,9 +27,9 @@ from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop
 from shared.ids import Start
-from shared.wire import PayloadDoc, PayloadState
+from shared.wire import JobState, PayloadDoc, PayloadsRequest, PayloadState
 from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, numbered
-from tests.unit.server.agents.test_deliveries import child
+from tests.kit.store import job
 
 
 class Pair:
@@ -41,8 +41,15 @@ class Pair:
 
     def jobs(self, count: int) -> list[Job]:
         return [
-            dataclasses.replace(child(n), bundle=self.bundle, limits=LIMITS, timeout_s=60.0)
-            for n in range(1, count + 1)
+            job(
+                id=number,
+                state=JobState.PROCESSING,
+                service="example",
+                bundle=self.bundle,
+                limits=LIMITS,
+                parent_id=99,
+            )
+            for number in range(1, count + 1)
         ]
 
     async def send(self, *jobs: Job, **service: Any) -> list[PayloadDoc]:
@@ -105,14 +112,14 @@ async def test_a_child_gets_its_folder_index_and_variables(tmp_path) -> None:
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Numbers of orders and of acknowledgements in each that the agent gets."""
     made = list[tuple[int, int]]()
-    parse = orders.parse_with_bundles
+    parse = orders.parse_head
 
-    def count(body: bytes) -> Any:
-        head, sent = parse(body)
-        made.append((len(sent), len(head.acknowledge)))
-        return head, sent
+    def count(line: bytes) -> PayloadsRequest:
+        head = parse(line)
+        made.append((len(head.orders), len(head.acknowledge)))
+        return head
 
-    monkeypatch.setattr(bulk, "parse_with_bundles", count)
+    monkeypatch.setattr(bulk, "parse_head", count)
     return made
 
 
@@ -172,10 +179,11 @@ async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_t
 
 async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
     made = requests(monkeypatch)
-    monkeypatch.setattr(combined_submits, "MAX_BUNDLE", 10)
+    monkeypatch.setattr(ferryman_agent, "_SMALL", 10)
+    monkeypatch.setattr(bulk, "MAX_SMALL", 10)
     async with connected(tmp_path) as pair:
         await pair.run(*(single(job, pair.bundle) for job in pair.jobs(2)))
-        assert not made
+        assert made == [(1, 0)] * 2
 
 
 @pytest.mark.parametrize("answer", ["{}", '{"answers": []}', "<html>", ""])

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from client_agent.api.routes import Api
-from server.agents.event_lines import MAX_RESULT, QUICK_MS
+from server.agents.events import MAX_RESULT, QUICK_MS
 from tests.kit.warm import together
 
 

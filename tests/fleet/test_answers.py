@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp.base_protocol import BaseProtocol
 
-from server.agents import answers, event_lines
+from server.agents import answers, events
 from server.agents.ferryman_agent import FerrymanAgent
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages import reported_results
@@ -162,7 +162,7 @@ async def heard(*pieces: bytes) -> list[tuple[int | None, bytes | None]]:
     for piece in pieces:
         stream.feed_data(piece)
     stream.feed_eof()
-    found = event_lines.read(stream, RealClock())
+    found = events.read(stream, RealClock())
     return [
         (one.event.payload.id if one.event.payload else None, one.result) async for one in found
     ]
@@ -177,7 +177,7 @@ async def test_results_are_read_from_behind_their_lines() -> None:
 @each(
     "broken",
     [
-        line(payload=reported(7), result_bytes=event_lines.MAX_RESULT + 1) + b"x",
+        line(payload=reported(7), result_bytes=events.MAX_RESULT + 1) + b"x",
         line(result_bytes=3) + b"abc",
         line(payload=reported(7), result_bytes=3) + b"ab",
         b'{"seq":1,"result_bytes":-1}\n',

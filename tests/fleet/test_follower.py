@@ -16,10 +16,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.agents import event_lines
-from server.agents.agent_client import Sessions
+from server.agents import events as agent_events
+from server.agents.events import Follower
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.follower import Follower
+from server.agents.http import Sessions
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, FileKind
 from server.domain.service import Service
@@ -282,7 +282,7 @@ async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
 
 
 async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(monkeypatch):
-    monkeypatch.setattr(event_lines, "SILENT_S", 0.05)
+    monkeypatch.setattr(agent_events, "SILENT_S", 0.05)
     agent = FakeAgent()
     async with followed(agent) as found:
         await agent.beat()
@@ -328,7 +328,7 @@ class Line:
         await self.taken.wait()
 
     async def _slow(self, request: web.Request) -> web.StreamResponse | None:
-        if request.path != "/submit":
+        if request.path != "/payloads" or request.method != "POST":
             return None
         answer = None if self._stuck else await self.agent.submit(request)
         self.taken.set()
@@ -365,7 +365,7 @@ async def test_an_agent_that_has_it_may_take_all_the_time_it_needs(tmp_path):
         await line.pass_time(HOUR_S)
         line.done.set()
         payload: Any = await line.submit
-        assert (payload.key, line.agent.calls["POST /submit"]) == ("7.1", 1)
+        assert (payload.key, line.agent.calls["POST /payloads"]) == ("7.1", 1)
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["gone", "gone and back"])

@@ -13,10 +13,10 @@ from unittest import mock
 
 import pytest
 
-from server.agents.agent_client import Sessions
-from server.agents.orchestrator_client import OrchestratorClient
-from server.agents.orders import order_of
+from server.agents.http import Sessions
+from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
+from server.agents.sender import order_of
 from server.domain.agents import Contact
 from server.domain.choose import place
 from server.domain.jobs import Bundle, NewJob

@@ -22,7 +22,7 @@ from shared.ids import Start
 from shared.wire import START, Limits, Order
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.raw_archives import FORM, file_part, form_of, text_part, write_bundle
+from tests.kit.raw_archives import FORM, file_part, form_of, write_bundle
 from tests.kit.waiting import until
 from tests.kit.warm import open_files, tasks_now, until_nothing
 
@@ -38,7 +38,8 @@ Sent: TypeAlias = tuple[dict[str, Any], bytes]
 
 def in_lines(*sent: Sent, server: str = SERVER, **head: Any) -> bytes:
     """The body of ``POST /payloads``."""
-    orders, sizes = [order for order, _ in sent], [len(data) for _, data in sent]
+    orders = [order for order, _ in sent]
+    sizes = [len(data) - ((order.get("inputs") or {}).get("size") or 0) for order, data in sent]
     line = {"orders": orders, "sizes": sizes, "server": server} | head
     return json.dumps(line).encode() + b"\n" + b"".join(data for _, data in sent)
 
@@ -106,16 +107,16 @@ class AgentClient:
     async def submit(
         self, key: str = "1.1", files: Mapping[str, bytes] = HELLO, **changed: Any
     ) -> tuple[int, dict[str, Any]]:
-        data, digest = self.bundle(files)
-        return await self.post_order(self.order(key, data, digest, **changed), data)
+        return await self.post_order(*self.sent(key, files, **changed))
 
-    async def post_order(self, order: Order | str, data: bytes) -> tuple[int, dict[str, Any]]:
-        text = order if isinstance(order, str) else order.model_dump_json()
-        return await self._submit(text_part("order", text), file_part("bundle.zip", data, "bundle"))
-
-    async def _submit(self, *parts: bytes) -> tuple[int, dict[str, Any]]:
-        body, headers = io.BytesIO(form_of(*parts)), {"Content-Type": FORM}
-        return await self.call("POST", "/submit", data=body, headers=headers)
+    async def post_order(self, order: dict[str, Any], data: bytes) -> tuple[int, dict[str, Any]]:
+        """Status, and the payload, or why it is refused."""
+        body = io.BytesIO(in_lines((order, data), server=order["server"] or ""))
+        status, answer = await self.call("POST", "/payloads", data=body)
+        if status != 200:
+            return status, answer
+        (one,) = answer["answers"]
+        return (200, one["payload"]) if one["payload"] else (one["status"], one)
 
     def sent(self, key: str, files: Mapping[str, bytes] = HELLO, **changed: Any) -> Sent:
         data, digest = self.bundle(files)
@@ -184,7 +185,8 @@ class AgentClient:
     async def submit_plain(self, files: Mapping[str, bytes]) -> tuple[int, dict[str, Any]]:
         """As a job-orchestrator server does: the part's name is the path."""
         parts = (file_part(path.rpartition("/")[2], data, path) for path, data in files.items())
-        return await self._submit(*parts)
+        body, headers = io.BytesIO(form_of(*parts)), {"Content-Type": FORM}
+        return await self.call("POST", "/submit", data=body, headers=headers)
 
     async def call(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
         if self.start is not None:

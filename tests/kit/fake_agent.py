@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest_asyncio
-from aiohttp import BodyPartReader, web
+from aiohttp import web
 
 from shared.clock import SECOND, Clock, RealClock
 from shared.ids import Start
@@ -36,8 +36,8 @@ HeldPayload = Payload
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 """Answers in place of the agent; None: the agent answers itself."""
 Answer: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse] | None]
-INTAKE = frozenset({"/payloads", "/submit"})
-"""Where orders are posted to: small bundles, and large ones."""
+INTAKE = frozenset({"/payloads"})
+"""Where orders are posted to."""
 
 
 def page(status: int, text: str = "<html>not here</html>", kind: str = "text/html") -> Trick:
@@ -236,18 +236,6 @@ class FakeAgent:
         return json.dumps(event).encode() + b"\n" + result
 
     async def submit(self, request: web.Request) -> web.StreamResponse:
-        if request.path.endswith("/payloads"):
-            return await self._submit_many(request)
-        order = ""
-        reader = await request.multipart()
-        while (part := await reader.next()) is not None:
-            assert isinstance(part, BodyPartReader)
-            body = bytes(await part.read())
-            if part.name == "order":
-                order = body.decode()
-        return web.json_response(self._take(Order.model_validate_json(order), 1).wire())
-
-    async def _submit_many(self, request: web.Request) -> web.StreamResponse:
         line, _, _ = (await request.read()).partition(b"\n")
         head = PayloadsRequest.model_validate_json(line)
         answers, refused = list[OrderAnswer](), dict[int, str]()
@@ -358,7 +346,6 @@ class FakeAgent:
             ("GET", "/payloads", self.listing),
             ("GET", "/events", self.events),
             ("POST", "/payloads", self.submit),
-            ("POST", "/submit", self.submit),
             ("POST", "/keys/{server}/{key}/settle", self.settle),
             ("POST", "/kill/{id}", self.kill),
             ("GET", "/retrieve/{id}", self.fetch),

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from server.agents.agent_client import AgentClient
-from server.agents.deliveries import Deliveries
+from server.agents.http import AgentClient
+from server.agents.sender import SentBundles
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
@@ -72,7 +72,8 @@ class SimAgent(AgentClient):
         self.up = self.well = True
         self.machine, self.payloads = machine, machine.payloads
         machine.listeners.append(self._report)
-        self._deliveries = Deliveries(self._submit, self._order_many)
+        self._bundles = SentBundles()
+        self._orders = Together(self._order_many, at_once=2, most=200)
         self._acknowledgements = Together(self._acknowledge_many, at_once=1, most=10)
         self.skew_s = 0.0
         """How far its clock is ahead of the server's."""
@@ -212,18 +213,19 @@ class SimAgent(AgentClient):
 
     async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         if not self._world.bulk or inputs is not None:
-            return await self._submit(job, service, False)
-        return await self._deliveries.send(job, service)
+            return await self._submit(job, False)
+        assert job.bundle is not None
+        return await self._bundles.send(
+            job.bundle, partial(self._submit, job, True), partial(self._orders, job)
+        )
 
-    async def _order_many(
-        self, orders: Sequence[tuple[Job, Service]]
-    ) -> list[PayloadDoc | Exception]:
+    async def _order_many(self, orders: Sequence[Job]) -> list[PayloadDoc | Exception]:
         """Of bundles that it was sent: all of them at once, and each by itself."""
         answers: list[PayloadDoc | Exception] = []
         async with self._talk() as fault:
             if fault == "cut":
                 self.drop()
-            for job, _ in orders:
+            for job in orders:
                 self._world.crash_point.step()
                 if job.bundle is None or (SERVER, job.bundle.digest) not in self.machine.bundles:
                     answers.append(RefusedByAgent("bundle_missing", "", final=False))
@@ -232,7 +234,7 @@ class SimAgent(AgentClient):
                 answers.append(payload.doc(self._now()) if payload else _key_refused())
         return answers
 
-    async def _submit(self, job: Job, service: Service, keep_bundle: bool) -> PayloadDoc:
+    async def _submit(self, job: Job, keep_bundle: bool) -> PayloadDoc:
         assert job.bundle is not None
         token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
         if self.faults[:1] == ["late"] and self.up:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from shared.wire import Limits
 from tests.kit import dev_program, forked_programs, programs
 from tests.kit.agent_http import bundle_of, in_lines, order_of
-from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
 PATIENCE_S: Final = 60.0
 """Nothing here takes a second on an idle machine."""
@@ -51,11 +50,12 @@ class AgentProcess:
         """As a Ferryman server does; returns the payload."""
         data, digest = bundle_of(self._tmp, files)
         order = order_of(key, data, digest, **{"limits": LIMITS} | changed)
-        parts = text_part("order", order.model_dump_json()), file_part("b.zip", data, "bundle")
-        kind = {"Content-Type": FORM}
-        status, payload = self.call("POST", "/submit", form_of(*parts), **kind)
-        assert status == 200, payload
-        return dict(payload)
+        body = in_lines((order.model_dump(mode="json"), data))
+        status, answer = self.call("POST", "/payloads", body)
+        assert status == 200, answer
+        (one,) = answer["answers"]
+        assert one["payload"], one
+        return dict(one["payload"])
 
     def forget(self, payload_id: int) -> None:
         """As its server does."""

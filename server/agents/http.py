@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
 
 from server.agents import answers
-from server.agents.connection_errors import say_connection
-from server.agents.forms import Form
 from server.domain.jobs import Job
 from server.ports import (
     Agent,
@@ -25,18 +24,82 @@ from server.ports import (
     Storage,
     Unreachable,
 )
-from shared.clock import Clock, Micros, wait_for
+from shared.clock import Clock, Micros
 from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
-from shared.http.tls import TlsFiles
+from shared.http.tls import TlsFiles, say_failure
 from shared.wire import AgentHealth, AgentState, RunningFiles
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
-"""For a bundle: whether the transfer goes on is checked every few seconds instead."""
+"""For a large body: whether the transfer goes on is checked every few seconds instead."""
 _WATCH_S: Final = 5.0
 _STALLED_S: Final = 120.0
 """Without taking a chunk of a bundle, until an agent counts as stuck."""
+_WENT_AWAY: Final = "it went away before it answered"
+_SMALL: Final = 256 << 10
+"""Bytes of a body that is sent at once."""
+
+
+def say_connection(problem: BaseException | str, ca_key: str) -> str:
+    """What went wrong, and where.
+
+    Args:
+        ca_key: the setting that names the CAs to trust.
+    """
+    if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+        why = say_failure(problem.certificate_error)
+        return f"{problem.host}:{problem.port}: {why} ({ca_key} names the CAs to trust)"
+    if isinstance(problem, aiohttp.ClientConnectorSSLError):
+        return f"{problem.host}:{problem.port}: no TLS: {say_failure(problem.os_error)}"
+    if isinstance(problem, aiohttp.ClientConnectorError):
+        error = problem.os_error  # asyncio says "Connect call failed" in the place of its text
+        number = error.errno or 0
+        text = os.strerror(number) if number > 0 else error.strerror or str(error)
+        return f"{problem.host}:{problem.port}: {text}"
+    if isinstance(problem, TimeoutError):
+        return str(problem) or "no answer in time"
+    return str(problem) or type(problem).__name__
+
+
+class Body:
+    """Of a request that brings an agent bundles; large ones are sent chunk by chunk.
+
+    Attributes:
+        size: bytes of the whole body.
+        bundles: how many are in it.
+        taken: chunks that the connection has taken.
+        sent: it has taken the last chunk; before that no agent can have accepted it.
+        why: it was given up; empty: it was not.
+    """
+
+    def __init__(
+        self, content_type: str, size: int, source: AsyncIterator[bytes], bundles: int = 1
+    ) -> None:
+        self.content_type, self.size, self.bundles = content_type, size, bundles
+        self.taken, self.sent, self.why = 0, False, ""
+        self.patience = asyncio.Timeout(None)
+        self._source = source
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self.size <= _SMALL:
+            body = b"".join([chunk async for chunk in self._source])
+            self.sent = True
+            yield body
+            return
+        chunk = await anext(self._source, None)
+        while chunk is not None:
+            following = await anext(self._source, None)
+            self.sent = following is None
+            self.taken += 1
+            yield chunk
+            chunk = following
+
+    def give_up(self, why: str) -> None:
+        """Wait for its answer no more."""
+        with suppress(RuntimeError):  # it has come
+            self.patience.reschedule(asyncio.get_running_loop().time())
+            self.why = self.why or why
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +165,7 @@ class AgentClient(Agent):
         self.state_changed = asyncio.Event()
         self.prefetch = 0
         self.max_runs: Mapping[str, int] = {}
-        self._posts: set[asyncio.Task[bytes]] = set()
-        self._cut_off = False
+        self._posts: set[Body] = set()
         self.taken_over = False
 
     @property
@@ -186,55 +248,62 @@ class AgentClient(Agent):
                 moved(fetched.size)
             return fetched
 
-    async def _post_bundle(self, url: str, form: Form) -> bytes:
+    async def _post(self, url: str, body: Body) -> bytes:
         """Post bundles, and wait for the answer as long as the agent lives. Raises AgentError."""
-        call = asyncio.create_task(self._post(url, form))
-        answered = asyncio.Event()
-        call.add_done_callback(lambda _: answered.set())
-        self._posts.add(call)
-        contact, taken, since = self.contacts, form.taken, self._clock.monotonic()
-        why = ""
+        headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
+        watched = body.size > _SMALL or not self.supports_events
+        watch = asyncio.create_task(self._watch(body)) if watched else None
+        self._posts.add(body)
         try:
-            while not why and not await wait_for(answered, _WATCH_S, self._clock):
-                now = self._clock.monotonic()
-                if form.taken != taken:
-                    taken, since = form.taken, now
-                if not form.sent and now - since > _STALLED_S:
-                    why = "it stopped taking the bundle"
-                elif form.sent and (not self.reachable or self.contacts != contact):
-                    why = "it went away before it answered"
-            if self._cut_off and call.cancelled():
-                why = "it was taken out of the settings"
-            if not why:
-                return await call
+            with self._counted("bundle", body.bundles) as moved:
+                async with (
+                    body.patience,
+                    self._call(
+                        "POST",
+                        url,
+                        data=body.chunks(),
+                        headers=headers,
+                        timeout=_NO_TIMEOUT if watched else LONG_CALL,
+                        transfer=True,
+                    ) as answer,
+                ):
+                    moved(body.size)
+                    return await answers.read(answer)
+        except TimeoutError:
+            raise Unreachable(self._say(body.why), sent=body.sent) from None
         except Unreachable as problem:
             # A body that was not sent to its end cannot have been accepted.
-            raise Unreachable(str(problem), sent=problem.sent and form.sent) from problem
+            raise Unreachable(str(problem), sent=problem.sent and body.sent) from problem
         finally:
-            self._posts.discard(call)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-        raise Unreachable(self._say(why), sent=form.sent)
+            self._posts.discard(body)
+            if watch is not None:
+                watch.cancel()
+
+    async def _watch(self, body: Body) -> None:
+        contact, taken, since = self.contacts, body.taken, self._clock.monotonic()
+        while True:
+            await self._clock.sleep(_WATCH_S)
+            now = self._clock.monotonic()
+            if body.taken != taken:
+                taken, since = body.taken, now
+            if not body.sent and now - since > _STALLED_S:
+                body.give_up("it stopped taking the bundle")
+            elif body.sent and (not self.reachable or self.contacts != contact):
+                body.give_up(_WENT_AWAY)
+
+    def reached(self) -> None:
+        """It can be talked to. What it got before it was away it does not answer any more."""
+        if not self.reachable:
+            self.unreachable = ""
+            self.contacts += 1
+            for body in self._posts:
+                if body.sent:
+                    body.give_up(_WENT_AWAY)
 
     def cut_off(self) -> None:
         """End the transfer of all bundles to it, because it is not to be talked to any more."""
-        self._cut_off = True
-        for call in self._posts:
-            call.cancel()
-
-    async def _post(self, url: str, form: Form) -> bytes:
-        headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
-        with self._counted("bundle", form.bundles) as moved:
-            async with self._call(
-                "POST",
-                url,
-                data=form.chunks(),
-                headers=headers,
-                timeout=_NO_TIMEOUT,
-                transfer=True,
-            ) as answer:
-                moved(form.size)
-                return await answers.read(answer)
+        for body in self._posts:
+            body.give_up("it was taken out of the settings")
 
     @contextmanager
     def _counted(self, kind: str, number: int = 1) -> Iterator[Callable[[int], None]]:
@@ -248,9 +317,9 @@ class AgentClient(Agent):
             raise
         finally:
             if number:
-                self._count(kind, outcome, sum(sizes), number)
+                self.count(kind, outcome, sum(sizes), number)
 
-    def _count(self, kind: str, outcome: str, size: int, number: int = 1) -> None:
+    def count(self, kind: str, outcome: str, size: int, number: int = 1) -> None:
         self._sessions.measures.transfers.done(kind, outcome, size, number)
 
     # -- one call

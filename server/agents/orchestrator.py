@@ -6,13 +6,15 @@ import asyncio
 import json
 import secrets
 import zipfile
+from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import aiohttp
 
-from server.agents import answers, forms
-from server.agents.agent_client import AgentClient
+from server.agents import answers
+from server.agents.http import AgentClient, Body
 from server.domain import outcome
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
@@ -25,8 +27,10 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
+from shared.files.bundles.reader import BundleReader
 from shared.wire import PayloadDoc, PayloadState
 
+_CHUNK: Final = 1 << 20
 _FIELDS: Final = frozenset({"id", "status", "loc", "pid", "killed", "input"})
 _NO_PAYLOAD_STATES: Final = frozenset({"Queued", "Processing", "Submitted", "Locked", "Unknown"})
 """States in its answers that say nothing about the payload."""
@@ -55,8 +59,8 @@ class OrchestratorClient(AgentClient):
         assert job.bundle is not None, "only Cleaned jobs have none"
         storage = self._sessions.storage
         async with storage.local_copy(FileKind.BUNDLE, job.bundle.file) as bundle:
-            form = await asyncio.to_thread(forms.plain, bundle, secrets.token_hex(16))
-            body = await self._post_bundle(self._upload, form)
+            form = await asyncio.to_thread(_form, bundle, secrets.token_hex(16))
+            body = await self._post(self._upload, form)
         try:
             payload = _payload(body)
         except ValueError as problem:
@@ -77,9 +81,9 @@ class OrchestratorClient(AgentClient):
                 fetched = await answers.store(answer, to, self._clock)
                 # It says no digest: a result that was cut off on the way, or never packed, is none.
                 if not await asyncio.to_thread(zipfile.is_zipfile, to.path):
-                    self._count("result", "failed", fetched.size)
+                    self.count("result", "failed", fetched.size)
                     raise ValueError(f"{fetched.size} bytes that are not a whole ZIP")
-                self._count("result", "ok", fetched.size)
+                self.count("result", "ok", fetched.size)
                 return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
             payload = _payload(await answers.read(answer), payload_id)
             return payload, None
@@ -165,3 +169,41 @@ def _is_empty(body: bytes) -> bool:
     except ValueError:
         return False
     return bool(document["id"] == 0 and document["status"] == "Unknown")
+
+
+def _form(bundle: Path, boundary: str) -> Body:
+    """A part for each file, its relative path as the part's name. Blocks: for a thread."""
+    with BundleReader(bundle) as reader:
+        heads = [
+            (entry, _head(boundary, entry.path, PurePosixPath(entry.path).name))
+            for entry in reader.entries
+        ]
+    tail = f"--{boundary}--\r\n".encode()
+    size = sum(len(head) + entry.size + 2 for entry, head in heads) + len(tail)
+
+    def source() -> Iterator[bytes]:
+        with BundleReader(bundle) as reader:
+            for entry, head in heads:
+                yield head
+                yield from reader.content(entry.path, _CHUNK)
+                yield b"\r\n"
+        yield tail
+
+    return Body(f"multipart/form-data; boundary={boundary}", size, _from_thread(source()))
+
+
+async def _from_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (chunk := await asyncio.to_thread(next, source, None)) is not None:
+        yield chunk
+
+
+def _head(boundary: str, name: str, filename: str) -> bytes:
+    named = f'name="{_quoted(name)}"; filename="{_quoted(filename)}"'
+    kind = "Content-Type: application/octet-stream"
+    head = f"--{boundary}\r\nContent-Disposition: form-data; {named}\r\n{kind}\r\n\r\n"
+    return head.encode()
+
+
+def _quoted(text: str) -> str:
+    """As browsers do it."""
+    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,0 +1,281 @@
+"""What is sent to a Ferryman agent: orders with their bundles, and acknowledgements, all by
+``POST /payloads``.
+
+An order that comes alone is sent at once. What comes while requests are under way goes together,
+as far as it is small. Acknowledgements go with the next request, or by themselves after a short
+time without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from server.agents.http import Body
+from server.domain.ending import heartbeat_timeout_s
+from server.domain.jobs import Bundle, Job
+from server.domain.service import Service
+from server.ports import AgentError, Inputs, RefusedByAgent, Unreachable
+from shared.clock import Clock
+from shared.together import Together
+from shared.wire import (
+    ArrayTask,
+    InputsInfo,
+    Order,
+    OrderAnswer,
+    PackTask,
+    PayloadRef,
+    PayloadsAnswer,
+    PayloadsRequest,
+)
+
+MAX_BYTES: Final = 1_000_000
+"""Of one request with several: proxies take a mebibyte, unless configured otherwise."""
+MAX_PAYLOADS: Final = 200
+"""Orders of one request, and acknowledgements."""
+MAX_WAIT_S: Final = 0.2
+"""Of acknowledgements, for a request that they go along with."""
+MISSING: Final = "bundle_missing"
+_ORDER_BYTES: Final = 2_000
+_AT_ONCE: Final = 2
+_MAX_REMEMBERED: Final = 1_000
+Post: TypeAlias = Callable[[Body], Awaitable[PayloadsAnswer]]
+T = TypeVar("T")
+
+
+class SmallOrder(NamedTuple):
+    """An order, and what is sent with it.
+
+    Attributes:
+        size: bytes of its bundle; 0: the agent has it.
+        content: the bundle, and the inputs behind it.
+    """
+
+    order: Order
+    size: int = 0
+    content: bytes = b""
+
+    @property
+    def request_size(self) -> int:
+        """About as many bytes as it takes in a request."""
+        env = sum(6 * (len(name) + len(value)) for name, value in self.order.env.items())
+        return _ORDER_BYTES + env + 4 * len(self.order.meta) + len(self.content)
+
+
+class Sender:
+    """Sends to one agent.
+
+    Args:
+        post: makes a request. Raises AgentError.
+        server: identity of our database.
+
+    Attributes:
+        order: the answer to an order that is sent with others, if there are any. Raises AgentError.
+    """
+
+    def __init__(self, post: Post, server: str, clock: Clock) -> None:
+        self._post, self._server, self._clock = post, server, clock
+        self.order: Together[SmallOrder, OrderAnswer] = Together(
+            self._send,
+            at_once=_AT_ONCE,
+            most=MAX_PAYLOADS,
+            size=lambda one: one.request_size,
+            most_size=MAX_BYTES,
+        )
+        self._acknowledged: list[tuple[PayloadRef, asyncio.Future[None]]] = []
+        self._acknowledging: asyncio.Task[None] | None = None
+
+    async def stream(
+        self, order: Order, size: int, source: AsyncIterator[bytes], length: int
+    ) -> OrderAnswer:
+        """The answer to an order whose bundle is large.
+
+        Args:
+            size: bytes of the bundle.
+            source: the bundle, and the inputs behind it; ``length`` bytes.
+        """
+        (answer,) = (await self._request([order], [size], [], source, length)).answers
+        return answer
+
+    async def acknowledge(self, ref: PayloadRef) -> None:
+        """Return when the agent has it. Raises AgentError."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._acknowledged.append((ref, future))
+        if self._acknowledging is None:
+            self._acknowledging = asyncio.create_task(self._acknowledge_those_left())
+        await future
+
+    async def _acknowledge_those_left(self) -> None:
+        try:
+            while self._acknowledged:
+                if len(self._acknowledged) < MAX_PAYLOADS:
+                    await self._clock.sleep(MAX_WAIT_S)
+                if self._acknowledged:
+                    with suppress(AgentError):  # whoever waits has it
+                        await self._send([])
+        finally:
+            # In the step in which nothing was found to wait: what comes next starts a new task.
+            self._acknowledging = None
+
+    async def _send(self, orders: Sequence[SmallOrder]) -> list[OrderAnswer]:
+        some = self._acknowledged[:MAX_PAYLOADS]
+        del self._acknowledged[:MAX_PAYLOADS]
+        refs = [ref for ref, future in some if not future.done()]
+        content = b"".join(one.content for one in orders)
+
+        async def source() -> AsyncIterator[bytes]:
+            yield content
+
+        refused: dict[int, str] = {}
+        problem: Exception = Unreachable("the request was given up", sent=True)
+        answered = False
+        try:
+            answer = await self._request(
+                [one.order for one in orders],
+                [one.size for one in orders],
+                refs,
+                source(),
+                len(content),
+            )
+            refused, answered = answer.refused, True
+        except AgentError as failed:
+            problem = failed
+            if isinstance(failed, RefusedByAgent) and len(orders) > 1:
+                failed.final = False  # it is the request that it does not take
+            raise
+        finally:
+            for ref, future in some:
+                no = _kept(ref, refused.get(ref.id)) if answered else problem
+                if future.done():
+                    continue
+                if no is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(no)
+        return answer.answers
+
+    async def _request(
+        self,
+        orders: list[Order],
+        sizes: list[int],
+        refs: list[PayloadRef],
+        source: AsyncIterator[bytes],
+        length: int,
+    ) -> PayloadsAnswer:
+        head = PayloadsRequest(orders=orders, sizes=sizes, server=self._server, acknowledge=refs)
+        line = head.model_dump_json().encode() + b"\n"
+
+        async def whole() -> AsyncIterator[bytes]:
+            yield line
+            async for chunk in source:
+                yield chunk
+
+        bundles = sum(size > 0 for size in sizes)
+        body = Body("application/octet-stream", len(line) + length, whole(), bundles)
+        answer = await self._post(body)
+        if len(answer.answers) != len(orders):
+            raise Unreachable("it has not answered each order", sent=True)
+        return answer
+
+
+def _kept(ref: PayloadRef, code: str | None) -> RefusedByAgent | None:
+    """What an agent's word on an acknowledgement means; None: it needs no more."""
+    if code in (None, "", "payload_not_found"):
+        return None
+    return RefusedByAgent(str(code)[:64], f"payload {ref.id} is kept: {code}", final=False)
+
+
+class SentBundles:
+    """Bundles that an agent may still have: one goes with the first attempt of it, and the others
+    are ordered without."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, tuple[str, object]] = {}
+        """Digest -> our file, and what is another whenever it is sent. Two files of one digest can
+        differ in what is executable: the latest counts."""
+        self._under_way: dict[str, asyncio.Event] = {}
+        """Digest -> set when the request that carries this bundle is answered."""
+
+    async def send(
+        self, bundle: Bundle, first: Callable[[], Awaitable[T]], later: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Make one of two calls.
+
+        Args:
+            first: sends the bundle.
+            later: orders it; raises RefusedByAgent with ``bundle_missing`` if it is not there.
+        """
+        while True:
+            sent = self._sent.get(bundle.digest)
+            if sent is not None and sent[0] == bundle.file:
+                try:
+                    return await later()
+                except RefusedByAgent as no:
+                    if no.code != MISSING:
+                        raise
+                    if self._sent.get(bundle.digest) is sent:  # not sent again meanwhile
+                        del self._sent[bundle.digest]
+            elif (under_way := self._under_way.get(bundle.digest)) is not None:
+                await under_way.wait()
+            else:
+                return await self._first(bundle, first)
+
+    async def _first(self, bundle: Bundle, first: Callable[[], Awaitable[T]]) -> T:
+        under_way = self._under_way[bundle.digest] = asyncio.Event()
+        try:
+            found = await first()
+            self._sent.pop(bundle.digest, None)
+            self._sent[bundle.digest] = (bundle.file, under_way)
+            if len(self._sent) > _MAX_REMEMBERED:
+                del self._sent[next(iter(self._sent))]
+            return found
+        finally:
+            self._under_way.pop(bundle.digest).set()
+
+
+def order_of(
+    job: Job,
+    service: Service,
+    server: str,
+    *,
+    inputs: Inputs | None = None,
+    keep_bundle: bool = False,
+) -> Order:
+    """The order for the job's current attempt.
+
+    Args:
+        server: identity of the server's database.
+        inputs: that are sent along.
+        keep_bundle: more orders of its bundle may come.
+    """
+    assert job.bundle is not None, "only Cleaned jobs have none"
+    array = pack = None
+    if job.array_index is not None:
+        array = ArrayTask(index=job.array_index, file=job.array_file)
+        if service.pack > 1 and job.parent_id is not None:
+            pack = PackTask(batch=job.parent_id, most=service.pack)
+    return Order(
+        server=server,
+        key=str(job.key),
+        service=job.service,
+        user_id=job.user_id,
+        timeout_s=job.timeout_s,
+        limits=job.limits,
+        bundle_digest=job.bundle.digest,
+        bundle_size=job.bundle.size,
+        heartbeat_timeout_s=heartbeat_timeout_s(job, service),
+        on_shutdown=service.on_shutdown,
+        env=dict(service.env),
+        folder=job.bundle_folder,
+        entry=job.entry,
+        array=array,
+        inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
+        outputs=list(job.outputs),
+        result_files=job.result_files,
+        pack=pack,
+        meta=job.meta or "",
+        keep_bundle=keep_bundle,
+        try_number=job.earlier_starts + 1,
+    )
