@@ -19,8 +19,8 @@ from shared.clock import RealClock
 from shared.wire import Reason
 from tests.kit.child import in_child
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.real_sandbox import SETTINGS, SMALL, unpack
 from tests.kit.waiting import until
+from tests.sandbox.real_sandbox import SETTINGS, SMALL, unpack
 
 
 class Heard:

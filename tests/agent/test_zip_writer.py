@@ -17,7 +17,7 @@ from client_agent.collect import zip_writer
 from client_agent.collect.zip_writer import ZipWriter
 from shared.files.archives import zip_directory
 from tests.agent.agent_packing import MIB
-from tests.kit import desktop_zip
+from tests.formats import desktop_zip
 
 WHEN = datetime(2026, 11, 21, 13, 14, 15, tzinfo=UTC)
 GIB = 1 << 30

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from shared.files.names import shown
 from tests.formats import generated_bundles
-from tests.kit.desktop_zip import check as check_zip
+from tests.formats.desktop_zip import check as check_zip
 
 KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")
 MODES: Final = (0o644, 0o755, 0o600, 0, 0o4711, 0o222)

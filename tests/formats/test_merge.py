@@ -19,7 +19,7 @@ from shared.files.archives import zip_directory
 from shared.files.archives.merge import Merge
 from shared.files.archives.zip_directory import read_entries
 from shared.files.names import BundleError
-from tests.kit import desktop_zip
+from tests.formats import desktop_zip
 from tests.kit.cost import peak
 from tests.kit.dev_program import ended
 from tests.kit.each import each

@@ -10,7 +10,7 @@ from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.none import NoSandbox
 from tests.kit.child import Who, can
-from tests.kit.real_sandbox import Sandbox, SandboxHost
+from tests.sandbox.real_sandbox import Sandbox, SandboxHost
 
 
 def started_as(who: Who) -> Who:

@@ -9,9 +9,9 @@ from typing import Any
 from client_agent.sandbox.kernel import pidfd
 from shared.wire import Reason
 from tests.kit.child import Who
-from tests.kit.real_sandbox import HOSTILE, MIB, SETTINGS, SMALL, Job, Outcome, Started
 from tests.kit.waiting import until
 from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import HOSTILE, MIB, SETTINGS, SMALL, Job, Outcome, Started
 
 Check = Callable[[Outcome, Who], None]
 EXPECT: dict[str, tuple[Job, Check]] = {}

@@ -15,7 +15,10 @@ import pytest
 from client_agent.collect.pack import collect
 from shared.wire import Reason
 from tests.kit.child import Who, child_test
-from tests.kit.real_sandbox import (
+from tests.kit.waiting import until
+from tests.sandbox.hostile_bundles import EXPECT, SLOW, is_full, is_throttled
+from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import (
     HOSTILE,
     MIB,
     SETTINGS,
@@ -29,9 +32,6 @@ from tests.kit.real_sandbox import (
     running,
     start,
 )
-from tests.kit.waiting import until
-from tests.sandbox.hostile_bundles import EXPECT, SLOW, is_full, is_throttled
-from tests.sandbox.kernel_features import offers
 
 # ---------------------------------------------------------------- start and end
 

@@ -17,8 +17,8 @@ from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import JOIN
 from shared.wire import Limits, Reason
 from tests.kit.child import can, child_test
-from tests.kit.real_sandbox import MIB, SMALL, alone, bash, opened, python
 from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import MIB, SMALL, alone, bash, opened, python
 
 LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
 TOP = Path("/sys/fs/cgroup")

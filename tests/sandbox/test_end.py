@@ -22,7 +22,9 @@ from client_agent.sandbox.kernel.work_folders import WorkFolders
 from shared.wire import Reason
 from tests.kit.child import Who, child_test, dead_within, descriptors, in_child, processes_of
 from tests.kit.each import each
-from tests.kit.real_sandbox import (
+from tests.kit.waiting import turns, until
+from tests.sandbox.conftest import use_bwrap
+from tests.sandbox.real_sandbox import (
     MIB,
     ON_DISK,
     SETTINGS,
@@ -40,8 +42,6 @@ from tests.kit.real_sandbox import (
     running,
     start,
 )
-from tests.kit.waiting import turns, until
-from tests.sandbox.conftest import use_bwrap
 
 HELLO = bash("echo hello\n")
 

@@ -29,8 +29,8 @@ from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
 from tests.kit.child import Who, can, descriptors, in_child
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.real_sandbox import SETTINGS, bash, opened
 from tests.sandbox.conftest import use_bwrap
+from tests.sandbox.real_sandbox import SETTINGS, bash, opened
 
 GOOD = {
     "NoNewPrivs": "1",

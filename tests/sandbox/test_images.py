@@ -19,7 +19,7 @@ from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from shared.wire import Reason
 from tests.kit.child import can, child_test, in_child
 from tests.kit.disks import mounted
-from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, bash, opened, run
+from tests.sandbox.real_sandbox import MIB, SETTINGS, SMALL, bash, opened, run
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 

@@ -17,7 +17,9 @@ from client_agent.sandbox.bubblewrap import command, root_tree, seccomp, selftes
 from client_agent.sandbox.kernel import devices, pidfd, start_namespace
 from tests.kit.child import Who, in_child
 from tests.kit.each import each
-from tests.kit.real_sandbox import (
+from tests.sandbox.conftest import without
+from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import (
     MIB,
     SETTINGS,
     SMALL,
@@ -30,8 +32,6 @@ from tests.kit.real_sandbox import (
     refusal,
     run,
 )
-from tests.sandbox.conftest import without
-from tests.sandbox.kernel_features import offers
 
 x86_only = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="not x86_64: refused calls are not proved"

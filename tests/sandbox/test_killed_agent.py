@@ -25,10 +25,10 @@ from tests.kit.child import (
     kill_after_report,
     processes_of,
 )
-from tests.kit.real_sandbox import ON_DISK, SMALL, TOPS, Job, bash, opened, python, start
 from tests.kit.waiting import turns, until
 from tests.sandbox.conftest import without
 from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import ON_DISK, SMALL, TOPS, Job, bash, opened, python, start
 
 RUNS = bash("echo ran >ran; sync ran; echo up; sleep 60\n", settings=ON_DISK)
 

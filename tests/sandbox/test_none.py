@@ -12,7 +12,9 @@ from client_agent.sandbox.base import SelfTestReport
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
 from tests.kit.child import Who, can, child_test, processes_of, uid_base
-from tests.kit.real_sandbox import (
+from tests.sandbox.conftest import started_as
+from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import (
     SETTINGS,
     Outcome,
     Sandboxes,
@@ -22,8 +24,6 @@ from tests.kit.real_sandbox import (
     refusal,
     running,
 )
-from tests.sandbox.conftest import started_as
-from tests.sandbox.kernel_features import offers
 
 
 @pytest.fixture(scope="module", params=["root", *(["user"] if offers("user", "memory") else [])])

@@ -11,7 +11,7 @@ from client_agent.sandbox.base import Ended
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
 from tests.kit.child import Who
-from tests.kit.real_sandbox import (
+from tests.sandbox.real_sandbox import (
     ON_DISK,
     SETTINGS,
     SMALL,

@@ -12,8 +12,8 @@ from client_agent.sandbox.pack.pack import Pack
 from shared.wire import Reason
 from tests.kit.child import Who, descriptors, in_child, processes_of
 from tests.kit.each import each
-from tests.kit.real_sandbox import MIB, OVER_S, SMALL, Sandboxes, SandboxHost, bash, unpack
 from tests.kit.waiting import until
+from tests.sandbox.real_sandbox import MIB, OVER_S, SMALL, Sandboxes, SandboxHost, bash, unpack
 
 
 @dataclass

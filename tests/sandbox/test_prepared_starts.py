@@ -26,8 +26,8 @@ from shared.clock import RealClock
 from shared.wire import Limits
 from tests.kit.child import Who, child_test, dead_within, kill_after_report, processes_of, uid_base
 from tests.kit.each import each
-from tests.kit.real_sandbox import SETTINGS, SMALL, TOPS, LimitClock, unpack
 from tests.kit.waiting import turns, until
+from tests.sandbox.real_sandbox import SETTINGS, SMALL, TOPS, LimitClock, unpack
 
 SAY = {"run.sh": 'echo "$FERRYMAN_JOB_ID $A $(ls) $(id -u)"; echo x >made\n'}
 OTHER = SMALL.model_copy(update={"pids": 40})

@@ -33,9 +33,9 @@ from tests.kit.child import Child, Who, unprivileged_uid
 from tests.kit.dev_program import born, descendants, of_jobs, outside
 from tests.kit.memory_folder import new_folder
 from tests.kit.programs import Program, until
-from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, Job, Outcome, bash, contents
 from tests.sandbox.hostile_bundles import EXPECT, LOUD
 from tests.sandbox.kernel_features import offers
+from tests.sandbox.real_sandbox import MIB, SETTINGS, SMALL, Job, Outcome, bash, contents
 
 GRACE_S = 0.5
 

@@ -20,10 +20,10 @@ from tests.kit.each import each
 from tests.kit.fake_agent import serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Browser, Page, browsing
-from tests.kit.past_week import write_past_week
 from tests.kit.server_http import ServerClient, driving
 from tests.kit.store import Jobs
 from tests.kit.warm import Place
+from tests.server.past_week import write_past_week
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,8 +16,8 @@ from ferryman import SyncClient
 from shared.clock import RealClock
 from tests.journeys.dashboard.conftest import TOKEN, submit
 from tests.kit.dev_program import DevProgram, started
-from tests.kit.past_week import write_past_week
 from tests.kit.path_proxy import PREFIX, proxied
+from tests.server.past_week import write_past_week
 
 
 def test_the_keyboard_alone_reaches_the_content(system, visit):
