@@ -10,7 +10,7 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -37,7 +37,6 @@ AGENT = {
 SMALL = bulk.MAX_SMALL
 Answer = tuple[int, str, str]
 """Status, code, message; of an order that is taken the status of its payload."""
-Way = Callable[[AgentClient, Sent], Awaitable[Answer]]
 
 
 async def small(agent: AgentClient, sent: Sent) -> Answer:

@@ -45,8 +45,8 @@ async def log(
         return await response.read()
 
 
-def following(agent: AgentClient, payload_id: int, stream: str = "stdout") -> Any:
-    return agent.http.get(f"/payloads/{payload_id}/logs/{stream}?follow=1")
+def following(agent: AgentClient, payload_id: int) -> Any:
+    return agent.http.get(f"/payloads/{payload_id}/logs/stdout?follow=1")
 
 
 async def test_the_files_of_an_attempt_that_runs_are_listed_in_pages(agent) -> None:

@@ -25,6 +25,7 @@ from tests.kit.raw_archives import (
     text_part,
     zipped,
 )
+from tests.kit.waiting import turns
 
 LIMITS = FormLimits(
     max_bytes=100_000, max_files=20, max_fields=3, max_field_bytes=50, max_header_bytes=1000
@@ -181,11 +182,8 @@ class Turns:
     count = 0
 
     async def take(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            future = loop.create_future()
-            loop.call_soon(future.set_result, None)
-            await future
+            await turns()
             self.count += 1
 
 
@@ -200,15 +198,15 @@ async def read_parts(staging: Path, count: int, **more: Any) -> None:
 
 async def test_a_form_of_many_parts_lets_others_run_and_forms(tmp_path, monkeypatch):
     """Of many such forms one is parsed at a time."""
-    turns, real, fed = Turns(), FormParser.feed, []
+    others, real, fed = Turns(), FormParser.feed, []
 
     def feed(form: FormParser, chunk: bytes) -> None:
-        fed.append(turns.count)
+        fed.append(others.count)
         real(form, chunk)
 
-    task = asyncio.create_task(turns.take())
+    task = asyncio.create_task(others.take())
     await read_parts(tmp_path / "s", 4000)
-    assert turns.count > 4000 // 200
+    assert others.count > 4000 // 200
     monkeypatch.setattr(FormParser, "feed", feed)
     more = {"threads": Threads(parsing=asyncio.Lock())}
     await asyncio.gather(*(read_parts(tmp_path / str(n), 1000, **more) for n in range(16)))

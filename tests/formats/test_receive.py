@@ -32,6 +32,7 @@ from tests.kit.raw_archives import (
     write_bundle,
     zipped,
 )
+from tests.kit.waiting import turns
 
 LIMITS = FormLimits(max_bytes=256 << 20)
 MIB = 1 << 20
@@ -46,11 +47,11 @@ async def received(folder: Path, chunks: bytes | AsyncIterator[bytes], **more: A
     return await receive(pieces, FORM, length, staging=folder / "s", limits=LIMITS, **more)
 
 
-def endless(before: bytes, count: int = 1 << 30, size: int = MIB) -> AsyncIterator[bytes]:
+def endless(before: bytes, count: int = 1 << 30) -> AsyncIterator[bytes]:
     async def body() -> AsyncIterator[bytes]:
         yield before
         for _ in range(count):
-            yield bytes(size)
+            yield bytes(MIB)
 
     return body()
 
@@ -205,15 +206,6 @@ class Recorder:
         return lambda *_: self.log.append(step)
 
 
-async def turns(n: int = 20) -> None:
-    """Let everything that is ready run; no time passes."""
-    loop = asyncio.get_running_loop()
-    for _ in range(n):
-        turn = loop.create_future()
-        loop.call_soon(turn.set_result, None)
-        await turn
-
-
 async def threads_had_their_turn() -> None:
     await asyncio.get_running_loop().run_in_executor(None, int)
 
@@ -313,7 +305,7 @@ async def test_cancellation_waits_for_the_thread_and_then_leaves_nothing(tmp_pat
     await asyncio.to_thread(sink.busy.wait, 60)
     for _ in range(3):  # once is not enough for some
         task.cancel()
-        await turns()
+        await turns(20)
     assert (task.done(), sink.log) == (False, ["begin"])
     sink.free.set()
     await give_up(task)

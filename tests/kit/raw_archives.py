@@ -115,13 +115,9 @@ def member(name: str, **fields: object) -> tarfile.TarInfo:
     return info
 
 
-def tar_of(
-    members: Iterable[tuple[tarfile.TarInfo, bytes]],
-    mode: str = "w",
-    form: int = tarfile.PAX_FORMAT,
-) -> bytes:
+def tar_of(members: Iterable[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode=mode, format=form) as archive:  # type: ignore[call-overload]
+    with tarfile.open(None, mode, out, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
         for info, content in members:
             archive.addfile(info, io.BytesIO(content))
     return out.getvalue()

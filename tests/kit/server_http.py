@@ -62,11 +62,11 @@ class ServerClient:
                 return found
             seen = found["status"]
 
-    async def states(self, job_id: int, *, more_than: int = 0) -> list[str]:
-        """Each state that the job has been in, once there are more than so many."""
+    async def states(self, job_id: int) -> list[str]:
+        """Each state that the job has been in, once there is one."""
         events: list[dict[str, Any]] = []
         after = 0
-        while len(events) <= more_than:
+        while not events:
             page = await self.api("GET", f"/jobs/{job_id}/events", after=str(after), wait="20")
             found = page["items"]
             events += [one for one in found if one["before"] or one["event"] == "job.queued"]

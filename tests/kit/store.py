@@ -119,11 +119,10 @@ class Jobs:
         changed: Callable[[Job], None] | None = None,
         noted: Callable[[int], None] = lambda _: None,
         services: Mapping[str, Service] = MappingProxyType({}),
-        moved: Callable[[Move, Job], None] = lambda *_: None,
     ) -> None:
         self.database, self.services = database, services
         if changed is not None:
-            database.listener = Listener(changed, noted, moved)
+            database.listener = Listener(changed, noted)
 
     async def held(self) -> list[totals.Held]:
         return await totals.held(self.database)

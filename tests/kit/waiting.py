@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,17 +24,6 @@ async def eventually(ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool
     while not wanted(answer := await ask()):
         assert asyncio.get_running_loop().time() < deadline, f"to the end it was {answer!r}"
     return answer
-
-
-async def until_holds(folder: Path, *names: str) -> None:
-    """Wait until a folder holds these and nothing else: what is needed no more is removed in a
-    thread, after the end was reported.
-    """
-
-    def held() -> list[str]:
-        return sorted(path.name for path in folder.iterdir())
-
-    await until(lambda: held() == sorted(names), said=held)
 
 
 async def turns(count: int = 1) -> None:

@@ -15,8 +15,6 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
-CLEANS_UP_S = 15.0
-"""After its last word, such as that a test failed."""
 
 
 @dataclass

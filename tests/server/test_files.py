@@ -10,12 +10,11 @@ from aiohttp import ClientPayloadError, web
 from structlog.testing import capture_logs
 
 from tests.kit.each import each
-from tests.kit.fake_agent import Served, refuse, served
+from tests.kit.fake_agent import Served, refuse
 from tests.kit.raw_http import ask
 from tests.kit.warm import SLOTS, together
 from tests.server.held_jobs import ShownJob, ended, running, zipped
 
-__all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT = b"".join(b"line %d\n" % number for number in range(200_000))

@@ -15,7 +15,7 @@ from server.domain import ending
 from server.http import files as http_files
 from server.web.job.files import quoted
 from shared.files.archives.zip_index import ListedFile, ZipIndex
-from tests.kit.fake_agent import Served, served
+from tests.kit.fake_agent import Served
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
@@ -24,7 +24,6 @@ from tests.kit.store import Jobs
 from tests.kit.warm import Place
 from tests.server.held_jobs import ShownJob, ended, running, zipped
 
-__all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -96,12 +96,12 @@ class World:
             self.wakeups.cleaner.clear()
             await self.clean.run_once()
 
-    def lay(self, name: str, days: float = 2) -> Path:
-        """A file of that age that no row refers to."""
+    def lay(self, name: str) -> Path:
+        """A file of two days ago that no row refers to."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"no row")
-        self.age(path, days)
+        self.age(path, 2)
         return path
 
     def lay_out(self, count: int) -> list[Path]:
