@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeAlias, get_args
 
 from server.domain.retry import BackoffKind, check_retry_reasons
@@ -17,6 +18,8 @@ from server.domain.webhook_targets import webhook_target
 from shared import json_text
 from shared.clock import SECOND, Micros
 from shared.files.globs import MAX_PATTERNS, check_pattern
+from shared.settings.limits import FIELDS as LIMITS
+from shared.settings.limits import parse_limit
 from shared.units.durations import parse_duration
 from shared.wire import ResultFiles
 
@@ -31,27 +34,6 @@ _MAX_RANGES: Final = 1_000
 _RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
 _YEARS: Final = (1970, 9000)
 """A time in them can be shown in every time zone."""
-_LENGTH: Final = 1 << 10
-_LENGTHS: Final[Mapping[str, int]] = {
-    "meta": _MAX_META,
-    "array": 32 << 10,
-    "after": 20 << 10,
-    "inputs_from": 20 << 10,
-    "outputs": 16 << 10,
-    "tags": 4 << 10,
-    "retry_delays": 4 << 10,
-    "retry_on": 4 << 10,
-    "no_retry_on": 4 << 10,
-    "callback_url": 2 << 10,
-}
-"""Characters of those that may have more than others: lists of as many as are useful."""
-
-
-def check_length(name: str, text: str) -> None:
-    """Refuse a longer text than the field can use, before it is read. Raises ValueError."""
-    most = _LENGTHS.get(name, _LENGTH)
-    if len(text) > most:
-        raise ValueError(f"it is longer than {most} characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +92,13 @@ def _delays(text: str) -> tuple[float, ...]:
         raise ValueError(f"{problem}; write delays as in 90s,5m,1h30m") from None
 
 
-def _backoff(text: str) -> BackoffKind:
-    try:
-        return BackoffKind(text.strip())
-    except ValueError:
-        known = ", ".join(BackoffKind)
-        raise ValueError(f"{text[:64]!r} is none of {known}") from None
+def _one_of(*known: str) -> Parser:
+    def parse(text: str) -> str:
+        if text.strip() not in known:
+            raise ValueError(f"{text[:64]!r} is none of {', '.join(known)}")
+        return text.strip()
+
+    return parse
 
 
 def _reasons(*, retried: bool) -> Parser:
@@ -212,12 +195,6 @@ def _file(text: str) -> str:
     return text
 
 
-def _policy(text: str) -> str:
-    if text not in ("fail_fast", "wait_all"):
-        raise ValueError(f"{text[:64]!r} is neither fail_fast nor wait_all")
-    return text
-
-
 def _callback_url(text: str) -> str:
     webhook_target(text)
     return text
@@ -230,40 +207,55 @@ def _outputs(text: str) -> tuple[str, ...]:
     return tuple(map(check_pattern, words))
 
 
-def _result_files(text: str) -> str:
-    if text not in get_args(ResultFiles):
-        raise ValueError(f"{text[:64]!r} is neither all nor changed")
-    return text
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An optional field of an upload.
+
+    Attributes:
+        parse: its value.
+        asks: the field of what is wanted that it is; empty: it is a part of something.
+        most: characters; more than others may those have that are lists, of as many as are useful.
+    """
+
+    parse: Parser
+    asks: str = ""
+    most: int = 1 << 10
+
+    def read(self, text: str) -> Any:
+        """Its value; a text that is longer than useful is refused first. Raises ValueError."""
+        if len(text) > self.most:
+            raise ValueError(f"it is longer than {self.most} characters")
+        return self.parse(text)
 
 
-VALUES: Final[Mapping[str, Parser]] = {
-    "name": _name,
-    "tags": tags,
-    "priority": _whole(-100, 100),
-    "meta": meta,
-    "timeout": parse_duration,
-    "queue_timeout": parse_duration,
-    "heartbeat_timeout": parse_duration,
-    "expires_after": parse_duration,
-    "retries": _whole(0, 1_000_000),
-    "retry_delays": _delays,
-    "backoff": _backoff,
-    "retry_delay": parse_duration,
-    "max_retry_delay": parse_duration,
-    "retry_on": _reasons(retried=True),
-    "no_retry_on": _reasons(retried=False),
-    "not_before": when,
-    "array": _array,
-    "array_file": _file,
-    "max_parallel": _whole(0, 1_000_000),
-    "batch_policy": _policy,
-    "after": _jobs,
-    "inputs_from": _jobs,
-    "callback_url": _callback_url,
-    "outputs": _outputs,
-    "result_files": _result_files,
+FIELDS: Final[Mapping[str, Field]] = {
+    "name": Field(_name, "name"),
+    "tags": Field(tags, "tags", 4 << 10),
+    "priority": Field(_whole(-100, 100), "priority"),
+    "meta": Field(meta, "meta", _MAX_META),
+    "timeout": Field(parse_duration, "timeout_s"),
+    "queue_timeout": Field(parse_duration, "queue_timeout_s"),
+    "heartbeat_timeout": Field(parse_duration, "heartbeat_timeout_s"),
+    "expires_after": Field(parse_duration, "expires_after_s"),
+    "retries": Field(_whole(0, 1_000_000), "retry.retries"),
+    "retry_delays": Field(_delays, "retry.delays_s", 4 << 10),
+    "backoff": Field(lambda text: BackoffKind(_one_of(*BackoffKind)(text)), "retry.backoff"),
+    "retry_delay": Field(parse_duration, "retry.delay_s"),
+    "max_retry_delay": Field(parse_duration, "retry.max_delay_s"),
+    "retry_on": Field(_reasons(retried=True), "retry.retry_on", 4 << 10),
+    "no_retry_on": Field(_reasons(retried=False), "retry.no_retry_on", 4 << 10),
+    "not_before": Field(when, "not_before"),
+    "array": Field(_array, most=32 << 10),
+    "array_file": Field(_file),
+    "max_parallel": Field(_whole(0, 1_000_000)),
+    "batch_policy": Field(_one_of("fail_fast", "wait_all")),
+    "after": Field(_jobs, "after", 20 << 10),
+    "inputs_from": Field(_jobs, "inputs_from", 20 << 10),
+    "callback_url": Field(_callback_url, "callback_url", 2 << 10),
+    "outputs": Field(_outputs, "outputs", 16 << 10),
+    "result_files": Field(_one_of(*get_args(ResultFiles)), "result_files"),
+    **{name: Field(partial(parse_limit, name)) for name in LIMITS},
 }
-"""Field -> its parser."""
 
 
 _LONGEST: Final = 32

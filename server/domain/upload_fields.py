@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from server.domain.access import check_may_read, check_upload
 from server.domain.errors import BadField, FerrymanError
-from server.domain.field_values import MAX_TAGS, VALUES, Later, check_length, hint
+from server.domain.field_values import FIELDS, MAX_TAGS, Later, hint
 from server.domain.jobs import BatchRequest, Job, Wanted
 from server.domain.retry import RetryPolicy, left_out
 from server.domain.service import Service
 from shared.principals import Principal, Role
-from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
+from shared.settings.limits import FIELDS as LIMITS
+from shared.settings.limits import SIZES
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 from shared.wire import Limits
@@ -22,31 +23,18 @@ from shared.wire import Limits
 USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 NEEDED: Final = ("user_id", "service")
-OPTIONAL: Final = (*VALUES, *FIELDS)
+OPTIONAL: Final = tuple(FIELDS)
 _MAY_BE_EMPTY: Final = (*OPTIONAL, "file", "bundle")
 """Swagger's page sends the fields of files as empty text while no file is chosen in them."""
 HEADER: Final = "idempotency_key"
 """Comes as the header ``Idempotency-Key``."""
 _POLICY: Final = {
-    "retries": "retries",
-    "retry_delays": "delays_s",
-    "backoff": "backoff",
-    "retry_delay": "delay_s",
-    "max_retry_delay": "max_delay_s",
-    "retry_on": "retry_on",
-    "no_retry_on": "no_retry_on",
+    name: one.asks.removeprefix("retry.")
+    for name, one in FIELDS.items()
+    if one.asks.startswith("retry.")
 }
 """Field of an upload -> of the policy."""
-_SAME: Final = (
-    *("name", "tags", "not_before", "priority", "meta", "after", "inputs_from", "callback_url"),
-    *("outputs", "result_files"),
-)
-_WANTED: Final = {name: name for name in _SAME} | {
-    "queue_timeout": "queue_timeout_s",
-    "heartbeat_timeout": "heartbeat_timeout_s",
-    "expires_after": "expires_after_s",
-}
-"""Field of an upload -> of what it asks for."""
+_TIMES: Final = ("timeout", "queue_timeout", "heartbeat_timeout", "expires_after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +110,7 @@ def check_field(
 
 def _value(name: str, text: str) -> Any:
     try:
-        check_length(name, text)
-        return parse_limit(name, text) if name in FIELDS else VALUES[name](text)
+        return FIELDS[name].read(text)
     except ValueError as problem:
         raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
 
@@ -142,27 +129,20 @@ def upload_request(
             raise BadField(needed, f"missing_{needed}", f"Missing {needed} field")
     read = {name: check_field(name, value, services, principal) for name, value in fields.items()}
     fields = given(fields)
-    values = {name: read[name] for name in VALUES if name in fields}
+    values = {name: read[name] for name in FIELDS if name in fields}
     service = services[fields["service"]]
     # Lowered, never raised: the service's own limits are the operator's word.
     warnings: list[str] = []
-    for name, most in (
-        ("timeout", service.timeout_s),
-        ("queue_timeout", service.queue_timeout_s),
-        ("heartbeat_timeout", service.heartbeat_timeout_s),
-        ("expires_after", service.expires_after_s),
-        ("retries", service.max_retries),
-    ):
-        no_limit = name != "retries" and not most
-        if name in values and not no_limit and (values[name] > most or _is_unlimited(name, values)):
-            shown = f"{most}" if name == "retries" else say_duration(most)
-            warnings.append(_cut(name, fields, shown, service))
+    for name, most in _most(service).items():
+        is_time = name in _TIMES  # of which 0 is no limit
+        if name not in values or (is_time and not most):
+            continue
+        if values[name] > most or (is_time and not values[name]):
+            shown = f"{most:g}" if isinstance(most, float) else f"{most}"
+            shown = say_duration(most) if is_time else say_size(most) if name in SIZES else shown
+            asked = f"{fields[name]} was asked for"
+            warnings.append(f"{name}: {asked}, service {service.name} allows {shown}")
             values[name] = most
-    limits = lowered(service.limits, fields)
-    for name in FIELDS:
-        if name in fields and (most := getattr(limits, name)) < parse_limit(name, fields[name]):
-            shown = say_size(most) if name in SIZES else f"{most:g}"
-            warnings.append(_cut(name, fields, shown, service))
     retry = _policy(values, service)
     if retry is not None and retry.retries and "retry_on" in values:
         without = left_out(service.retry.retry_on, retry.retry_on)
@@ -171,22 +151,26 @@ def upload_request(
                 f"retry_on: {', '.join(sorted(retry.retry_on)) or 'an empty list'} leaves out "
                 f"{', '.join(without)}, which service {service.name} tries again"
             )
+    asked_for = {one.asks: values[name] for name, one in FIELDS.items() if name in values}
+    wanted = {name: value for name, value in asked_for.items() if name and "." not in name}
     return UploadRequest(
         fields["user_id"],
         service,
-        values.get("timeout", service.timeout_s),
-        limits,
+        wanted.pop("timeout_s", service.timeout_s),
+        service.limits.model_copy(update={name: values[name] for name in LIMITS if name in values}),
         idempotency_key=fields.get(HEADER),
         upload_warnings=tuple(warnings),
         retry=retry,
         batch=_batch(values, service),
-        **{name: values[field] for field, name in _WANTED.items() if field in values},
+        **wanted,
     )
 
 
-def _is_unlimited(name: str, values: Mapping[str, Any]) -> bool:
-    """0 means "no limit" there."""
-    return name != "retries" and not values[name]
+def _most(service: Service) -> dict[str, float]:
+    """Field -> the most that an upload may ask for."""
+    of_times = {name: getattr(service, f"{name}_s") for name in _TIMES}
+    of_limits = {name: getattr(service.limits, name) for name in LIMITS}
+    return of_times | {"retries": service.max_retries} | of_limits
 
 
 def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:
@@ -239,10 +223,6 @@ def check_children(field: str, count: int, service: Service) -> None:
             f"invalid_{field}",
             f"Invalid {field}: {count} tasks, service {service.name} allows {service.max_children}",
         )
-
-
-def _cut(name: str, fields: Mapping[str, str], most: str, service: Service) -> str:
-    return f"{name}: {fields[name]} was asked for, service {service.name} allows {most}"
 
 
 class TooManyTags(FerrymanError):

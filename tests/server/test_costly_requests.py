@@ -16,10 +16,9 @@ import pytest
 import pytest_asyncio
 
 from server.api.routes import ROUTES
-from server.domain.field_values import VALUES
+from server.domain.field_values import FIELDS
 from server.web import routes as pages
 from server.web.site import compile_template, template_names
-from shared.settings.limits import FIELDS
 from tests.kit.cost import steps
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -34,7 +33,7 @@ PATTERNS = [
     "=\n", "a=b\n", "a.", ":", "<", "é", "\u0300", "\u202e", "timeout,",
 ]  # fmt: skip
 FORM = {"user_id": "ann", "service": "my_service"}
-OF_FORMS = [*VALUES, *FIELDS, "user_id", "service", "cron", "time_zone", "overlap", "missed"]
+OF_FORMS = [*FIELDS, "user_id", "service", "cron", "time_zone", "overlap", "missed"]
 KIND = "application/x-www-form-urlencoded"
 
 

@@ -102,7 +102,7 @@ VALUES = [
     ("array", "0-99999999999", "is not a range"),
     ("array_file", "/etc/passwd", "not the name of a file in the bundle"),
     ("max_parallel", "-1", "whole number from 0"),
-    ("batch_policy", "wait", "neither fail_fast nor wait_all"),
+    ("batch_policy", "wait", "is none of fail_fast, wait_all"),
     ("after", "17;18", "is not the number of a job"),
     ("inputs_from", ",", "1 to 1000 jobs"),
     ("callback_url", "ftp://example.org/x", "is not an http:// or https:// address"),
