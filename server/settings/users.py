@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -10,11 +9,10 @@ from typing import Any, Final
 from pydantic import Field
 
 from server.domain.allowances import EVERY_SERVICE, Allowance, Allowances
+from server.domain.upload_fields import USER_ID
 from shared.settings.base import Section
 from shared.units.rates import RateLimit
 from shared.units.sizes import Size
-
-USER_NAME: Final = r"[A-Za-z0-9._@-]{1,64}"
 
 
 class UserServiceTable(Section):
@@ -42,7 +40,7 @@ def check_users(users: Mapping[str, UserTable]) -> None:
     """A user in two tables would have two numbers of each kind. Raises ValueError."""
     names = [(name, label) for label, table in users.items() for name in table.members or (label,)]
     for name, label in names:
-        if not re.fullmatch(USER_NAME, name.removesuffix("*") if users[label].members else name):
+        if not USER_ID.fullmatch(name.removesuffix("*") if users[label].members else name):
             raise ValueError(
                 f"users.{label}: {name!r} is no user: a name is 1 to 64 of A-Z a-z 0-9 . _ @ -, "
                 'and ["lab-*"] are members whose names begin so'
