@@ -10,12 +10,13 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from server.agents.registry import Registry
 from server.domain.agents import AgentRecord
 from server.domain.service import Service
 from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.health import Vitals
 from server.http.context import Context
-from server.ports import Agent, Fleet
+from server.ports import Agent
 from server.store import queue, totals
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
@@ -137,7 +138,7 @@ def _of_server(troubles: Sequence[Trouble], vitals: Vitals) -> list[Metric]:
     return found
 
 
-def _of_agents(fleet: Fleet, records: Sequence[AgentRecord] | None) -> list[Metric]:
+def _of_agents(fleet: Registry, records: Sequence[AgentRecord] | None) -> list[Metric]:
     """The agents of the settings.
 
     Args:
@@ -170,7 +171,7 @@ def _state(agent: Agent, kept: Mapping[str, AgentState]) -> str:
     return "draining" if health is not None and health.draining else "unfit"
 
 
-def _of_services(services: Mapping[str, Service], fleet: Fleet) -> list[Metric]:
+def _of_services(services: Mapping[str, Service], fleet: Registry) -> list[Metric]:
     """What is offered."""
     paused: dict[Labels, float] = {(name,): float(one.paused) for name, one in services.items()}
     offered: dict[Labels, float] = {(name,): float(fleet.offered(name)) for name in services}

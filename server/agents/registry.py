@@ -34,7 +34,7 @@ class _Refusal:
 
 
 class Registry:
-    """``ports.Fleet``."""
+    """The agents."""
 
     def __init__(self, clients: Sequence[AgentClient], clock: Clock) -> None:
         self._clients: dict[str, AgentClient] = {}
@@ -66,6 +66,7 @@ class Registry:
     # -- whom to give a job
 
     def candidates(self, service: str) -> list[Candidate]:
+        """The agents that take jobs of the service now."""
         return [
             Candidate(
                 client.name,
@@ -93,6 +94,7 @@ class Registry:
         return refusal.why if refusal and self._clock.monotonic() < refusal.until else ""
 
     def claimed(self, name: str, service: str) -> None:
+        """A job was claimed for the agent."""
         refusal = self._refusals.get((name, service))
         if refusal is not None:  # one job tries it out, the others wait for what becomes of it
             until = self._clock.monotonic() + _PROBE_S
@@ -101,6 +103,14 @@ class Registry:
     def refused(
         self, name: str, service: str, why: str, *, offered: bool, at_least_s: float
     ) -> float:
+        """It refused a job: it gets none of the service for a while, longer each time.
+
+        Args:
+            offered: False: it does not offer the service at all.
+
+        Returns:
+            For how many seconds.
+        """
         which = (name, service)
         known = self._refusals.get(which)
         now = self._clock.monotonic()
@@ -111,10 +121,12 @@ class Registry:
         return rest
 
     def accepted(self, name: str, service: str) -> None:
+        """It took one."""
         self._refusals.pop((name, service), None)
         self._backoff.succeeded((name, service))
 
     def offered(self, service: str) -> bool:
+        """Whether an agent offers the service, though perhaps not now."""
         return any(
             _offers(client, service)
             and not (
@@ -126,6 +138,12 @@ class Registry:
     def why_none(
         self, service: str, held: Mapping[str, int], runs: Mapping[str, int] | None = None
     ) -> str:
+        """A sentence for people: why no agent takes a job now; empty: one does.
+
+        Args:
+            held: agent's name -> jobs that it has.
+            runs: agent's name -> those of the service.
+        """
         offering = [client for client in self._clients.values() if _offers(client, service)]
         if not offering:
             return f"no agent of this server offers the service {service}"
@@ -163,6 +181,7 @@ class Registry:
         return list(self._clients.values())
 
     def remember(self, records: Sequence[AgentRecord]) -> None:
+        """Take over what the records say: states, and for how long agents were unreachable."""
         for record in records:
             client = self._clients.get(record.name)
             if record.state is AgentState.RETIRED and record.message == REPLACED:
@@ -175,6 +194,7 @@ class Registry:
             self._unreachable_before[record.name] = record.unreachable_s
 
     def unreachable_s(self, name: str) -> float | None:
+        """For how many seconds it could not be reached; None: it can be."""
         client = self._clients.get(name)
         if client is not None and client.reachable:
             return None
@@ -183,6 +203,9 @@ class Registry:
         return now - self._unreachable_since.setdefault(name, since)
 
     def silent_s(self, name: str) -> float | None:
+        """For how long a reachable agent that sends heartbeats has sent none; None: it is in time,
+        or whether it is cannot be known.
+        """
         heard = self._heartbeats.get(name)
         silent_s = 0.0 if heard is None else self._clock.monotonic() - heard
         return silent_s if silent_s > _LATE_S else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
-from server.ports.agents import Agent, Fetched, Fleet, Inputs
+from server.ports.agents import Agent, Fetched, Inputs
 from server.ports.measures import Measures
 from server.storage.base import FileStream, InUse, PendingFiles, Storage
 from server.storage.scratch import Scratch, ScratchFile
@@ -13,7 +13,6 @@ __all__ = [
     "AgentError",
     "Fetched",
     "FileStream",
-    "Fleet",
     "InUse",
     "Inputs",
     "Measures",

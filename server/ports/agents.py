@@ -1,13 +1,11 @@
-"""Agents, one by one and together."""
+"""One agent, whatever it is."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.domain.agents import AgentRecord
-from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.storage.base import FileStream
@@ -192,67 +190,5 @@ class Agent(Protocol):
 
         Raises:
             RefusedByAgent, NoSuchPayload: as above.
-        """
-        ...
-
-
-class Fleet(Protocol):
-    """The agents."""
-
-    def candidates(self, service: str) -> list[Candidate]:
-        """The agents that take jobs of the service now."""
-        ...
-
-    def claimed(self, name: str, service: str) -> None:
-        """A job was claimed for the agent."""
-        ...
-
-    def refused(
-        self, name: str, service: str, why: str, *, offered: bool, at_least_s: float
-    ) -> float:
-        """It refused one: it gets no job of the service for a while, longer each time.
-
-        Args:
-            offered: False: it does not offer the service at all.
-
-        Returns:
-            For how many seconds.
-        """
-        ...
-
-    def accepted(self, name: str, service: str) -> None:
-        """It took one."""
-        ...
-
-    def offered(self, service: str) -> bool:
-        """Whether an agent offers the service, though perhaps not now."""
-        ...
-
-    def named(self, name: str) -> Agent | None: ...
-
-    def all(self) -> Sequence[Agent]: ...
-
-    def remember(self, records: Sequence[AgentRecord]) -> None:
-        """Take over what the records say: states, and for how long agents were unreachable."""
-        ...
-
-    def silent_s(self, name: str) -> float | None:
-        """For how long a reachable agent that sends heartbeats has sent none; None: it is in time,
-        or whether it is cannot be known.
-        """
-        ...
-
-    def unreachable_s(self, name: str) -> float | None:
-        """For how many seconds it could not be reached; None: it can be."""
-        ...
-
-    def why_none(
-        self, service: str, held: Mapping[str, int], runs: Mapping[str, int] | None = None
-    ) -> str:
-        """A sentence for people: why no agent takes a job now; empty: one does.
-
-        Args:
-            held: agent's name -> jobs that it has.
-            runs: agent's name -> those of the service.
         """
         ...

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from server.agents.registry import Registry
 from server.domain.jobs import Result
 from server.ports import (
     Agent,
     Fetched,
-    Fleet,
     NoSuchPayload,
     PendingFiles,
     Scratch,
@@ -123,7 +123,7 @@ class WaitingResults:
         """Whether there are such agents, and each has a result that does not fit."""
         return bool(names := set(agents)) and names <= self.held()
 
-    def hold_uploads(self, fleet: Fleet) -> bool:
+    def hold_uploads(self, fleet: Registry) -> bool:
         """Whether all agents that can be reached have one, so that no upload is taken."""
         return self.hold(agent.name for agent in fleet.all() if agent.reachable)
 

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from server.agents.registry import Registry
 from server.domain.batch import cancelled_with
 from server.domain.jobs import Job, Move
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.ports import Fleet, Measures, Scratch, Storage
+from server.ports import Measures, Scratch, Storage
 from server.settings.live import LiveSettings
 from server.stages.wakeups import JobWakeups
 from server.store import children, jobs, requests
@@ -38,7 +39,7 @@ class Core:
     clock: Clock
     storage: Storage
     scratch: Scratch
-    fleet: Fleet
+    fleet: Registry
     services: Mapping[str, Service]
     wakeups: JobWakeups
     uniform: Uniform = RANDOM.uniform

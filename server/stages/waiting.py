@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from server.agents.registry import Registry
 from server.domain.batch import Batch
 from server.domain.choose import Candidate, Limit, Recent, before_in_service, rounded_at, wait_s
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
-from server.ports import Fleet
 from server.stages.results import WaitingResults
 from server.store import batches, dependencies, queue, totals
 from shared.clock import Micros, say_time, utc
@@ -37,7 +37,7 @@ async def why_waiting(
     listed: Sequence[Job],
     services: Mapping[str, Service],
     database: Database,
-    fleet: Fleet,
+    fleet: Registry,
     now: Micros,
     recent: Callable[[str], Awaitable[Recent]] | None = None,
     *,
@@ -100,7 +100,7 @@ def _why(code: WaitReason, reason: str, **more: Any) -> dict[str, Any]:
 
 
 def _no_room(
-    results: WaitingResults | None, service: Service, fleet: Fleet
+    results: WaitingResults | None, service: Service, fleet: Registry
 ) -> dict[str, Any] | None:
     agents = [one.name for one in fleet.candidates(service.name)]
     if results is None or not results.hold(agents):
@@ -155,7 +155,7 @@ def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
 class _Held:
     """The slots that are held now, counted once for all jobs that are asked about."""
 
-    def __init__(self, held: Sequence[totals.Held], fleet: Fleet) -> None:
+    def __init__(self, held: Sequence[totals.Held], fleet: Registry) -> None:
         self._fleet = fleet
         self._agents, self._running = Counter[str](), Counter[str]()
         self._services, self._users = Counter[str](), Counter[tuple[str, str]]()

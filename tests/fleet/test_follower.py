@@ -17,12 +17,12 @@ import pytest
 from aiohttp import web
 
 from server.agents import events as agent_events
-from server.agents.events import Follower
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.http import Sessions
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, FileKind
 from server.domain.service import Service
+from server.fleet import Follower
 from server.ports import Storage, Unreachable
 from server.stages.agents import Agents
 from server.stages.get import Get
