@@ -188,7 +188,7 @@ def loops(of: Context) -> list[Loop]:
         return Loop(name, sweep, every_s, wakeup or asyncio.Event(), of.clock)
 
     return [
-        loop("sender", of.send, table.sender_interval, wakeups.sender),
+        loop("sender", of.round, table.sender_interval, wakeups.sender),
         loop("progress", of.get.progress, _PROGRESS_EVERY_S),
         loop("getter", of.poll, table.getter_interval, wakeups.getter),
         loop("canceller", of.cancel, _CANCEL_AGAIN_S, wakeups.canceller),

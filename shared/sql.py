@@ -7,6 +7,7 @@ defines. ``shared.sqlite`` is the adapter of today.
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -87,6 +88,14 @@ class Database(Protocol):
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:
         """Run ``work`` in a transaction; return its value once that is durable."""
+        ...
+
+    def submit(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> Future[T]:
+        """As :meth:`write`; several that are handed in one after the other are made in this order,
+        in one transaction as far as they fit.
+        """
         ...
 
     async def empty_log(self) -> bool:

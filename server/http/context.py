@@ -40,8 +40,8 @@ from server.stages.deliver import Deliver
 from server.stages.forget_user import ForgetUser
 from server.stages.get import Get
 from server.stages.poll import Poll
+from server.stages.round import Round
 from server.stages.schedules import Schedules
-from server.stages.send import Send
 from server.stages.services import Services
 from server.stages.sessions import Sessions
 from server.stages.stage import Core
@@ -103,7 +103,7 @@ class Context(Core):
         self.get = Get(self, report_delay_s=_REPORT_DELAY_S)
         self.poll = Poll(self, self.get)
         self.deliver = Deliver(self, self.get)
-        self.send = Send(self, self.deliver, self.get)
+        self.round = Round(self, self.deliver, self.get)
         self.cancel = Cancel(self, self.get)
         self.delete = Delete(self, self.cancel)
         self.retry = RetryByHand(self)

@@ -44,7 +44,7 @@ class Cancel(Stage):
 
     def __init__(self, core: Core, get: Get) -> None:
         super().__init__(core)
-        self._on_payload = get.on_payload
+        self._inbox = get.inbox
         self._no_room = get.results.waiting
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
@@ -144,7 +144,7 @@ class Cancel(Stage):
         if payload is None or payload.status is PayloadState.KILLED:
             cancelled = await self._cancelled(job, "cancelled")
             if payload is not None:
-                self._on_payload(agent, payload)
+                self._inbox.put(agent, payload)
             return cancelled
         if payload.status in outcome.ENDED:
             which = agent.name, payload.id
@@ -153,7 +153,7 @@ class Cancel(Stage):
                 if cancelled := await self._cancelled(job, message):
                     self._no_room.done(which)
                 return cancelled
-            self._on_payload(agent, payload)  # it ended before the cancel: its end counts
+            self._inbox.put(agent, payload)  # it ended before the cancel: its end counts
         return False
 
     async def _cancelled(self, job: Job, message: str) -> bool:

@@ -58,8 +58,9 @@ class Deliver(Stage):
         """Take up deliveries that an earlier run of the server, or an earlier connection to the
         agent, began, or that an error broke off.
         """
+        taken = self._get.inbox.taken()
         for job in await self._database.read(jobs.in_states, [JobState.PROCESSING]):
-            if job.key not in self._deliveries and not self._get.has_taken(job.key):
+            if job.key not in self._deliveries and str(job.key) not in taken:
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
                 self._deliveries.start(job.agent or "", job.key, work)
@@ -178,7 +179,7 @@ class Deliver(Stage):
         self._resends.succeeded(job.id)
         now = self._clock.now()
         if agent.supports_events:
-            self._get.taken(agent, job, payload, now)
+            self._get.inbox.put(agent, payload, taken_at=now)
         else:
             move = outcome.submitted(job, agent.name, payload.id, now)
             await self._database.write(jobs.move, move)

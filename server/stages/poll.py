@@ -109,7 +109,7 @@ class Poll(Stage):
                 await self._get.results.waiting.check(self._no_room[job.key], 0)
             await self._poll_payload(agent, job, job.payload_id)
         except NoSuchPayload:
-            await self._get.lost(agent, job, f"agent {agent.name} does not know the job any more")
+            await self._get.lost(job, f"agent {agent.name} does not know the job any more")
         except (AgentError, OSError) as problem:
             if isinstance(problem, OSError):
                 await self._not_stored(agent, job, job.payload_id, problem)

@@ -59,7 +59,10 @@ class Progress(Stage):
         """
         if payload.status is not PayloadState.RUNNING or payload.live is None:
             return False
-        key = AttemptKey.parse(payload.key or "")
+        try:
+            key = AttemptKey.parse(payload.key or "")
+        except ValueError:
+            return False
         known = self._followed.get(key)
         which = (payload.id, payload.bundle_digest)
         if known is None or (known.agent, known.payload) != (agent, which):

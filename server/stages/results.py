@@ -22,7 +22,6 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from server.stages.reported_results import ReportedResults
 from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -230,7 +229,6 @@ class Results:
         on_slot: called when a slot of an agent has become free, and when a result waits no more.
 
     Attributes:
-        reported: those that need not be fetched.
         waiting: those that the disk has no room for.
     """
 
@@ -239,7 +237,6 @@ class Results:
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
         self._ended = Counter[AttemptKey]()
-        self.reported = ReportedResults()
         self.waiting = WaitingResults(scratch, clock, on_slot)
 
     def ended(self) -> set[AttemptKey]:
@@ -256,14 +253,18 @@ class Results:
         finally:
             self._ended -= Counter([key])
 
-    async def fetch(self, agent: Agent, payload: PayloadDoc, pending: PendingFiles) -> Result:
-        """Download what a payload left, unless it came with its report, and store it.
+    async def fetch(
+        self, agent: Agent, payload: PayloadDoc, came: bytes | None, pending: PendingFiles
+    ) -> Result:
+        """Download what a payload left, and store it.
+
+        Args:
+            came: the result, where it came with its report, and is as announced.
 
         Raises:
             AgentError, OSError: it could not be fetched, or not stored.
         """
         announced = payload.result
-        came = self.reported.take(agent.name, payload)
         if came is not None and announced is not None:
             return Result(await pending.put(came), announced.size, announced.sha256)
         async with self._scratch.file() as content:

@@ -35,12 +35,14 @@ class UnexpectedPayloads(Stage):
         agent: Agent,
         key: AttemptKey,
         payload: PayloadDoc,
+        came: bytes | None,
         job: Job | None,
         attempt: Attempt | None,
     ) -> None:
         """End a payload that no job waits for, keep what it left, and let the agent delete it.
 
         Args:
+            came: its result, where that came with its report, and is as announced.
             job: whose attempt it was, if that is known.
             attempt: as it was recorded, if it is past.
         """
@@ -59,7 +61,7 @@ class UnexpectedPayloads(Stage):
                 payload = await self._fitting(agent, payload, job)
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
-                result = await self._results.fetch(agent, payload, pending)
+                result = await self._results.fetch(agent, payload, came, pending)
                 kept = await self._database.write(attempts.attach_result, key, result)
                 if kept:
                     pending.commit()

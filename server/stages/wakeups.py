@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Final
 
 from server.domain.jobs import Hold, Job
-from server.stages.hints import Hints
 from shared.clock import Clock, RealClock
 from shared.wakeups import Wakeups
 from shared.wire import JobState
@@ -16,6 +16,21 @@ _MAX_RECENT: Final = 1_000
 """Jobs that are known without a look into the store."""
 _RECENT_FOR_S: Final = 1.0
 """Not for longer: a move whose maker is cancelled is made, and nobody is notified."""
+
+
+@dataclass(slots=True)
+class Demand:
+    """What commits have said of the queue.
+
+    Attributes:
+        queued: services that may have queued jobs, each with the one that was seen last.
+        is_new: there may be a job for a slot, or a slot for a job, since it was looked last.
+        settings_changed: of services or agents, since then.
+    """
+
+    queued: dict[str, Job | None] = field(default_factory=dict)
+    is_new: bool = True
+    settings_changed: bool = False
 
 
 class JobWakeups(Wakeups):
@@ -36,16 +51,18 @@ class JobWakeups(Wakeups):
         self.schedules = asyncio.Event()
         self.batches = asyncio.Event()
         self.webhooks = asyncio.Event()
-        self.hints = Hints()
+        self.demand = Demand()
         self._events = Wakeups()
         self._recent: dict[int, tuple[Job, float]] = {}
 
     def changed(self, job: Job) -> None:
         """To be called after each commit with a move."""
-        self.hints.changed(job)
         self._remember(job)
-        if job.state is JobState.QUEUED or job.ended:
-            self.send()  # work, or a free slot
+        if job.state is JobState.QUEUED or job.deferred:
+            self.demand.queued[job.service] = job
+            self.send()
+        elif job.ended:
+            self.send()
         if (job.ended and job.state is not JobState.COMPLETED) or job.hold is Hold.DEPENDENCY:
             self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:
@@ -76,7 +93,8 @@ class JobWakeups(Wakeups):
 
     def send(self) -> None:
         """There may be a free slot, or a job for one: look, unless nothing is queued."""
-        if self.hints.queued():
+        if self.demand.queued:
+            self.demand.is_new = True
             self.sender.set()
 
     def noted(self, job_id: int) -> None:
@@ -100,7 +118,7 @@ class JobWakeups(Wakeups):
 
     def services_changed(self) -> None:
         """The settings of services, or whether they are paused, have changed."""
-        self.hints.unsure = True
+        self.demand.settings_changed = True
         self.sender.set()
 
     def agent_changed(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from server.domain import choose
 from server.domain.choose import Candidate, Waiting
 from server.domain.jobs import Job, Move
 from server.domain.service import Service
-from server.store import jobs
+from server.store import jobs, queue
 from server.store.queue import READY
 from server.store.totals import Totals, all_of
 from shared.clock import Micros
@@ -29,6 +29,48 @@ _RETIRED: Final = """
 """
 """Agents that an operator has drained, retired or declared lost, perhaps after the candidates were
 listed. An agent that replaced a retired one has the same name."""
+
+
+class Offer(NamedTuple):
+    """A service, and the agents that take jobs of it now."""
+
+    service: Service
+    candidates: Sequence[Candidate]
+
+
+class Claimed(NamedTuple):
+    """Attributes:
+    jobs: each at the beginning of its next attempt.
+    queued: services that have queued jobs now, whether these may be claimed or not.
+    next_due: when the first of the delayed jobs may be claimed.
+    """
+
+    jobs: list[Job]
+    queued: set[str]
+    next_due: Micros | None
+
+
+def claim(
+    tx: Tx,
+    offers: Sequence[Offer],
+    most: int,
+    at: Micros,
+    ended: Collection[AttemptKey],
+    services: Mapping[str, Service],
+) -> Claimed:
+    """Let delayed jobs come due, and claim jobs of each service, ``most`` together.
+
+    Args:
+        ended: attempts that need no slot of their agent any more, though their jobs hold one.
+        services: all, since their jobs hold slots of the same agents.
+    """
+    queue.release_delayed(tx, at)
+    found = list[Job]()
+    queued = queue.queued_services(tx)
+    for service, candidates in offers:
+        if service.name in queued and len(found) < most:
+            found += claim_fairly(tx, service, candidates, most - len(found), at, ended, services)
+    return Claimed(found, {*queue.queued_services(tx)}, queue.next_due(tx))
 
 
 def claim_fairly(

@@ -65,15 +65,17 @@ def waits_since(tx: Tx, services: Collection[str]) -> dict[str, Micros]:
     return found
 
 
-def has_due(tx: Tx, now: Micros) -> bool:
-    """Whether there are jobs whose delay is over."""
-    return bool(tx.rows(f"{_DUE} LIMIT 1", {"now": now}))
+def next_due(tx: Tx) -> Micros | None:
+    """When the first of the delayed jobs may be sent."""
+    first = "SELECT min(not_before) AS at FROM jobs WHERE state = 'Queued' AND not_before > 0"
+    at = tx.rows(first)[0]["at"]
+    return None if at is None else int(at)
 
 
 def release_delayed(tx: Tx, now: Micros) -> int:
     """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
 
-    Until then :func:`server.store.claims.claim_fairly` does not see them, and they cost it nothing.
+    Until then :func:`server.store.claims.claim` does not see them, and they cost it nothing.
     """
     sql = f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) RETURNING id"  # noqa: S608 - no user input
     return len(tx.rows(sql, {"now": now}))

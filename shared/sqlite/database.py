@@ -375,11 +375,23 @@ class Database:
             DatabaseUnavailable: nothing was kept.
             Whatever ``work`` raises: nothing of it was kept.
         """
-        if self._closed:
-            raise DatabaseUnavailable(sqlite3.ProgrammingError("it is closed"))
+        return await self.submit(work, *args, **how)
+
+    def submit(
+        self,
+        work: Callable[Concatenate[Tx, P], T],
+        *args: P.args,
+        **how: P.kwargs,
+    ) -> asyncio.Future[T]:
+        """As :meth:`write`; several that are handed in one after the other are made in this order,
+        in one transaction as far as they fit.
+        """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait((lambda tx: work(tx, *args, **how), future))
-        return await future
+        if self._closed:
+            future.set_exception(DatabaseUnavailable(sqlite3.ProgrammingError("it is closed")))
+        else:
+            self._waiting.put_nowait((lambda tx: work(tx, *args, **how), future))
+        return future
 
     async def _commit_batches(self) -> None:
         last = False

@@ -7,7 +7,7 @@ import hashlib
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import aiohttp
@@ -16,11 +16,12 @@ from aiohttp.base_protocol import BaseProtocol
 
 from server.agents import answers, events
 from server.agents.ferryman_agent import FerrymanAgent
-from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
-from server.stages import reported_results
-from server.stages.reported_results import ReportedResults
+from server.ports import Agent, NoSuchPayload, RefusedByAgent, Unreachable
+from server.stages import inbox
+from server.stages.inbox import Inbox, Report
 from server.storage.scratch import Reservation, ScratchFile, Space
 from shared.clock import SECOND, RealClock
+from shared.ids import AttemptKey
 from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, ResultInfo
 from tests.kit import waiting
 from tests.kit.clock import SimClock
@@ -198,35 +199,36 @@ async def test_others_have_their_turn_however_much_an_agent_sends() -> None:
     assert turns > 2
 
 
-def test_a_reported_result_is_taken_once_and_only_as_announced() -> None:
-    results = ReportedResults()
-    results.put("node", 1, CONTENT)
-    assert results.has("node", reported(1))
-    assert not results.has("other", reported(1))
-    assert results.take("node", reported(1)) == CONTENT
-    assert results.take("node", reported(1)) is None
-    for damaged in (CONTENT.upper(), CONTENT + b"x", b""):
-        results.put("node", 2, damaged)
-        assert results.take("node", reported(2)) is None
-    results.put("node", 3, CONTENT)
-    assert results.take("node", reported(3).model_copy(update={"result": None})) is None
+def test_a_result_that_came_with_a_report_counts_only_as_announced() -> None:
+    node = cast(Agent, SimpleNamespace(name="node", supports_events=True))
+    assert Report(node, reported(1), AttemptKey(1, 1), 0.0, CONTENT).result == CONTENT
+    for damaged in (CONTENT.upper(), CONTENT + b"x", b"", None):
+        assert Report(node, reported(1), AttemptKey(1, 1), 0.0, damaged).result is None
+    nothing = reported(1).model_copy(update={"result": None})
+    assert Report(node, nothing, AttemptKey(1, 1), 0.0, CONTENT).result is None
 
 
-def test_reported_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None:
-    monkeypatch.setattr(reported_results, "_MAX_BYTES", 2 * len(CONTENT))
-    results = ReportedResults()
-    for agent, number in (("node", 1), ("node", 2), ("node", 3), ("other", 1)):
-        results.put(agent, number, CONTENT)
-    kept = [results.has("node", reported(number)) for number in (1, 2, 3)]
-    assert (kept, results.has("other", reported(1))) == ([True, True, False], True)
-    results.put("node", 2, CONTENT)  # in place of the first
-    assert results.take("node", reported(1)) == CONTENT
-    results.put("node", 3, CONTENT)
-    assert results.has("node", reported(3)), "room comes back"
-    for forgotten, others in (("node", True), (None, False)):
-        results.forget_agent(forgotten)
-        assert not results.has("node", reported(3))
-        assert results.has("other", reported(1)) is others
+def test_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None:
+    monkeypatch.setattr(inbox, "_MAX_BYTES", 2 * len(CONTENT))
+    reports = Inbox(0.0, SimClock(), lambda: None)
+    agents = [SimpleNamespace(name=name, supports_events=True) for name in ("node", "other")]
+    node, other = (cast(Agent, one) for one in agents)
+
+    def came() -> dict[tuple[str, int], bool]:
+        return {one.which: one.content is not None for one in reports.take(99)}
+
+    for agent, number in ((node, 1), (node, 2), (node, 2), (node, 3), (other, 1)):
+        reports.put(agent, reported(number), CONTENT)
+    taken = reports.take(99)
+    kept = {one.which: one.content is not None for one in taken}
+    assert kept == {("node", 1): True, ("node", 2): True, ("node", 3): False, ("other", 1): True}
+    reports.done(taken[0])
+    reports.put(node, reported(4), CONTENT)
+    assert came() == {("node", 4): True}, "room comes back"
+    assert reports.forget_agent("node") == {("node", 2), ("node", 3), ("node", 4)}
+    for number in (5, 6):
+        reports.put(node, reported(number), CONTENT)
+    assert came() == {("node", 5): True, ("node", 6): True}
 
 
 class Lister(FerrymanAgent):

@@ -16,7 +16,7 @@ from server.domain.errors import BadField
 from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
-from server.stages import get, unexpected_payloads
+from server.stages import inbox, unexpected_payloads
 from server.stages.waiting import why_waiting
 from server.store import jobs as store_jobs
 from shared.ids import AttemptKey
@@ -88,7 +88,7 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     assert world.clock.sleeping == 1, "the question was not answered, and is asked again soon"
     first = await world.jobs.get(job_id)
     south.machine.settle("sim", first.key)
-    await world.get.lost(south, first, "given up meanwhile")
+    await world.get.lost(first, "given up meanwhile")
 
     arrived = asyncio.Event()
     honest, submits = south.submit, []
@@ -245,23 +245,21 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     await world.upload("ann", "s")
     await sweep(world)
     ((_, payload),) = world.payloads()
-    world.get._delayed.seconds = 0.05
+    world.get.inbox._delay_s = 0.05
     looked_at, connected = Counter[Any](), copy.copy(south)
-    process = world.get._process
+    settle = world.get.settle
 
-    async def slowly(agent: Any, doc: PayloadDoc) -> None:
-        looked_at[agent] += 1
-        await world.clock.sleep(0.1)
-        await process(agent, doc)
+    def counted(report: Any, result: Any) -> Any:
+        looked_at[report.agent] += 1
+        return settle(report, result)
 
-    world.get._process = slowly
+    world.get.settle = counted
     south.start(payload)
     await world.get.stop(south.name)
     south._report(payload)  # as who has asked by the former one does
     connected._report(payload)
     await world.clock.advance(0.05)
     assert looked_at == {connected: 1}
-    await world.clock.advance(0.1)
     assert await world.state(1) is JobState.RUNNING
 
 
@@ -297,7 +295,7 @@ class Flood:
     """
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(get, "_MAX_IN_FLIGHT", 3)
+        monkeypatch.setattr(inbox, "_MAX_PLACES", 3)
         monkeypatch.setattr(unexpected_payloads, "_MAX_DISCARDS", 2)
         self.world, self.agent = world, world.agents[0]
         self.go, self.asked, self.now = asyncio.Event(), list[int](), Counter[str]()
@@ -337,7 +335,7 @@ async def test_payloads_without_end_are_read_no_faster_than_they_are_looked_at(w
     assert not naming.done()
     assert (await flood.names(1)).done(), "news of one of them passes"
     asked_for = PayloadDoc(id=11, status=PayloadState.COMPLETED, key="11.1")
-    world.get.on_payload(flood.agent, asked_for)  # and what the server asked for
+    world.get.inbox.put(flood.agent, asked_for)  # and what the server asked for
     assert flood.asked == [1, 2]
     assert await flood.over(naming) == {*range(1, 12)}
     assert flood.now["most"] == 2
@@ -347,8 +345,8 @@ async def test_large_words_of_an_agent_take_the_room_of_many_and_give_it_back(wo
     """So what it says is bounded in bytes, too, also where it only says more about a payload."""
     await world.start()
     flood = Flood(world, monkeypatch)
-    assert (await flood.names(1, size=2 * get._LARGE)).done()
-    more = await flood.names(1, size=get._LARGE)
+    assert (await flood.names(1, size=2 * inbox._LARGE)).done()
+    more = await flood.names(1, size=inbox._LARGE)
     small = await flood.names(2)
     assert (more.done(), small.done()) == (False, False)
     for waits in (more, small):
@@ -356,7 +354,7 @@ async def test_large_words_of_an_agent_take_the_room_of_many_and_give_it_back(wo
     await asyncio.wait([more, small])
     assert await flood.over() == {1}
     flood.go.clear()
-    cut = await flood.names(3, size=100 * get._LARGE)
+    cut = await flood.names(3, size=100 * inbox._LARGE)
     cut.cancel()
     await asyncio.wait([cut])
     rest = [await flood.names(number) for number in (4, 5, 6, 7)]
@@ -384,7 +382,7 @@ async def test_all_jobs_of_an_agent_that_goes_away_are_moved_in_few_transactions
     await world.start()
     await many(world, 200)
     sent = f"UPDATE jobs SET state = 'Running', attempt = 1, agent = '{agent}', payload_id = id"
-    await world.database.write(lambda tx: tx.rows(sent))
+    await world.database.write(lambda tx: (tx.rows(sent), tx.memory.clear()))
     if agent == "north":
         world.agents[0].drop()
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -13,8 +14,12 @@ from server.domain.choose import Recent
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.stages.waiting import why_waiting
-from shared.clock import say_time, utc
+from server.store import claims
+from server.store.claims import Claimed
+from shared.clock import SECOND, iso, say_time, utc
+from shared.sql import Tx
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
+from tests.kit.store import job
 from tests.model.simulation import World, simulated
 
 SERVICES = {
@@ -209,3 +214,32 @@ async def test_a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then(world
     await sweep(world)
     job = await world.jobs.get(job_id)
     assert (job.state, job.attempt) == (JobState.SUBMITTED, 2)
+
+
+async def test_a_job_that_comes_while_others_are_claimed_is_not_forgotten(world: World) -> None:
+    await world.start()
+    await world.upload("ann", "example")
+    claim = claims.claim
+
+    def and_another(tx: Tx, *how: Any) -> Claimed:
+        claimed = claim(tx, *how)
+        demand.queued["example"] = job(
+            id=99, state=JobState.QUEUED
+        )  # its commit comes after the claim
+        return claimed
+
+    demand = world.wakeups.demand
+    with mock.patch.object(claims, "claim", and_another):
+        await sweep(world)
+    assert "example" in demand.queued
+    await sweep(world)
+    assert "example" not in demand.queued, "no job waits"
+
+
+async def test_a_retry_that_comes_due_between_two_looks_waits_for_none(world: World) -> None:
+    await world.start()
+    job_id = await world.upload("ann", "example", not_before=iso(world.steady.now() + SECOND))
+    await sweep(world)
+    assert world.send.until_next_s() == pytest.approx(1.0)
+    await sweep(world, 1.0)
+    assert (await world.jobs.get(job_id)).attempt == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -89,6 +90,19 @@ class InlineDatabase:
     async def write(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:
+        return await self.submit(work, *args, **how)
+
+    def submit(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(self._write(work, *args, **how))
+        except BaseException as problem:  # noqa: BLE001 - a crash, too
+            future.set_exception(problem)
+        return future
+
+    def _write(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs) -> T:
         self._run("BEGIN IMMEDIATE", None)
         tx = Transacting(self._connection, self.listener, self.memory)
         try:

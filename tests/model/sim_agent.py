@@ -96,15 +96,15 @@ class SimAgent(AgentClient):
 
     def _report(self, payload: Payload) -> None:
         if self.up:
-            self._send_result(payload)
-            self._world.get.on_payload(self, payload.doc(self._now()))
+            doc = payload.doc(self._now())
+            self._world.get.inbox.put(self, doc, self._result_of(payload))
 
-    def _send_result(self, payload: Payload) -> None:
+    def _result_of(self, payload: Payload) -> bytes | None:
         """Some results come with the event, and some of these are damaged on their way."""
         if self._world.bulk and not payload.alive and payload.id % 2:
             damaged = payload.id % 4 == 3
-            content = payload.result[::-1] if damaged else payload.result
-            self._world.get.results.reported.put(self.name, payload.id, content)
+            return payload.result[::-1] if damaged else payload.result
+        return None
 
     def start(self, payload: Payload) -> None:
         for _, other in self._world.payloads(PayloadState.RUNNING):

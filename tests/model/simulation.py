@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,14 +29,16 @@ from server.stages.deferral import Children, Deferral
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
+from server.stages.round import Round
 from server.stages.schedules import Schedules
-from server.stages.send import Send
 from server.stages.stage import Core
 from server.stages.wakeups import JobWakeups
 from server.storage import folder, scratch
+from server.store.claims import Offer
 from server.store.identity import new_start
 from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
+from shared.clock import wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
@@ -60,6 +63,22 @@ COUNT_ENDS: Final = (
 """Each end of a job, whatever statement makes it."""
 CHILDREN: Final = ("a", "b")
 """Names of the children that a job leaves."""
+
+
+class Sender(Round):
+    """Claims in its sweeps only."""
+
+    claims = False
+
+    async def run_once(self) -> int:
+        self.claims = self._demand.is_new = True
+        try:
+            return await super().run_once()
+        finally:
+            self.claims = False
+
+    def _offers(self) -> list[Offer]:
+        return super()._offers() if self.claims else []
 
 
 @dataclass
@@ -167,12 +186,12 @@ class World:
             wakeups=wakeups,
         )
         self.accept = Accept(core)
-        self.get = Get(core, Deferral(core, self.children_of), self.report_delay_s)
+        self.get = Get(core, self.report_delay_s, Deferral(core, self.children_of))
         self.poll = Poll(core, self.get)
         self.deliver = Deliver(core, self.get)
         inputs: Any = self.deliver._inputs
         inputs.of = lambda _: nullcontext()  # results are no archives here
-        self.send = Send(core, self.deliver, self.get)
+        self.send = Sender(core, self.deliver, self.get)
         self.cancel = Cancel(core, self.get)
         self.schedules = Schedules(core, self.accept)
         await self.schedules.load()
@@ -182,12 +201,24 @@ class World:
         self.retry = RetryByHand(core)
         self.clean = Clean(core, self.delete)
         self.alive = True
+        self.following = asyncio.create_task(self._follow())
         await recover(self.database, self.scratch)
         for agent in self.agents:
             if agent.up:
                 await self.reconnect(agent)
         await self.deliver.resume_interrupted()
         await self.settle()
+
+    async def _follow(self) -> None:
+        """Do what follows from reports, as the server's loop does; claims wait for their sweep."""
+        inbox = self.get.inbox
+        while True:
+            if (until_s := inbox.until_next_s()) < NEVER_S:
+                await wait_for(self.wakeups.sender, until_s, self.clock)
+            else:
+                await self.wakeups.sender.wait()
+            self.wakeups.sender.clear()
+            await self.send.follow()
 
     async def reconnect(self, agent: SimAgent) -> None:
         try:
@@ -199,6 +230,10 @@ class World:
         """Everything that was under way is gone at once."""
         self.alive = False
         self.crash_point.at = 0
+        if hasattr(self, "following"):
+            self.following.cancel()
+            with suppress(SimulatedCrash, asyncio.CancelledError):
+                await self.following
         for name in ("deliver", "cancel", "poll", "get"):
             if hasattr(self, name):  # it may have died in its first start
                 await getattr(self, name).stop()

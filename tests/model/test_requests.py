@@ -138,7 +138,7 @@ async def test_a_late_report_does_not_overwrite_a_cancel_whose_result_is_kept(wo
     ((agent, payload),) = world.payloads()
     late = payload.doc(world.clock.now()).model_copy(update={"status": PayloadState.COMPLETED})
     assert (await world.cancel(LOCAL, job_id, 5.0)).state is JobState.CANCELLED
-    world.get.on_payload(agent, late)
+    world.get.inbox.put(agent, late)
     await world.settle()
     job = await world.jobs.get(job_id)
     assert job.state is JobState.CANCELLED

@@ -83,7 +83,7 @@ async def test_the_answer_to_a_submit_may_come_after_the_start(world: World) -> 
     job_id, agent, payload = await sent(world)
     prepared = payload.doc(world.clock.now())
     agent.start(payload)
-    world.get.on_payload(agent, prepared)
+    world.get.inbox.put(agent, prepared)
     await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.RUNNING
 
@@ -95,7 +95,7 @@ async def test_a_start_is_told_by_when_the_agent_took_the_job(world: World) -> N
     await world.clock.advance(DELAY_S / 2)
     agent.start(payload)
     times = {"created_at": iso(created), "started_at": iso(created + 1_000)}
-    world.get.on_payload(agent, payload.doc(world.clock.now()).model_copy(update=times))
+    world.get.inbox.put(agent, payload.doc(world.clock.now()).model_copy(update=times))
     await world.clock.advance(DELAY_S)
     job = await world.jobs.get(job_id)
     assert (job.submitted_at, job.started_at) == (taken_at, taken_at + 1_000)
@@ -104,9 +104,9 @@ async def test_a_start_is_told_by_when_the_agent_took_the_job(world: World) -> N
 async def test_a_delivery_is_not_taken_up_again_while_its_report_waits(world: World) -> None:
     job_id, _, _ = await sent(world)
     job = await world.jobs.get(job_id)
-    assert world.get.has_taken(job.key)
+    assert str(job.key) in world.get.inbox.taken()
     await world.clock.advance(DELAY_S)
-    assert not world.get.has_taken(job.key)
+    assert str(job.key) not in world.get.inbox.taken()
 
 
 async def test_a_server_that_dies_meanwhile_asks_its_agent(world: World) -> None:
@@ -125,7 +125,7 @@ async def test_reports_that_rest_are_forgotten_with_their_agent(world: World) ->
     await world.get.stop(agent.name)
     await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.PROCESSING
-    assert not world.get._counted
+    assert not world.get.inbox.taken()
     await agent.connect()
     await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.RUNNING
@@ -134,17 +134,17 @@ async def test_reports_that_rest_are_forgotten_with_their_agent(world: World) ->
 async def test_what_could_not_be_written_until_its_agent_went_is_asked_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(*_: object) -> None:
+    def full(*_: object) -> None:
         raise OSError("no space left on device")
 
     job_id, agent, payload = await sent(world)
     key = (await world.jobs.get(job_id)).key
     with monkeypatch.context() as patch:
-        patch.setattr(world.get, "_follow", full)
+        patch.setattr("server.stages.get.settle", full)
         agent.up = False
         world.registry.mark_down(agent, "gone")
         await world.clock.advance(DELAY_S)
-    assert not world.get.has_taken(key)
+    assert str(key) not in world.get.inbox.taken()
     await agent.connect()
     agent.start(payload)
     await world.clock.advance(DELAY_S)

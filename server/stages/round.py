@@ -1,0 +1,190 @@
+"""What agents have reported is followed, and the next jobs are claimed, in one transaction.
+
+Then what has ended is acknowledged by ``get.Get``, and what was claimed is sent by
+``deliver.Deliver``. Under load one commit serves many jobs; alone a job waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from server.domain import ending, outcome
+from server.domain.jobs import FileKind, Job
+from server.domain.service import Service
+from server.stages.deliver import Deliver
+from server.stages.get import Get, Settled
+from server.stages.stage import Core, Stage
+from server.store import claims, queue
+from server.store.claims import Claimed, Offer
+from shared.clock import SECOND, Micros
+from shared.units.durations import say_duration
+from shared.wire import Reason
+
+_RESUME_EVERY_S: Final = 2.0
+_MAX_GIVEN_UP: Final = 100
+_MAX_CLAIMED: Final = 100
+_MAX_FOLLOWED: Final = 200
+_MISSING_EVERY_S: Final = 10.0
+
+
+class Round(Stage):
+    """The Sender, and what of the Getter is done for many jobs at once. Once in an interval the
+    store is asked which services have queued jobs, and the jobs are given up that have waited for
+    too long.
+    """
+
+    def __init__(self, core: Core, deliver: Deliver, get: Get) -> None:
+        super().__init__(core)
+        self._deliver, self._get, self._demand = deliver, get, core.wakeups.demand
+        self._look_due = self._resume_due = self._clock.monotonic()
+        self._next_due: Micros | None = None
+        """When the first of the delayed jobs may be sent."""
+        self._missing: dict[str, float] = {}
+        """Services that are not there, but have queued jobs -> since when (monotonic)."""
+        self._missing_due = self._clock.monotonic()
+
+    async def run_once(self) -> int:
+        """Follow what is reported, claim what quotas and slots allow; resume interrupted
+        deliveries.
+
+        Returns:
+            How many reports were followed, and jobs moved.
+        """
+        now = self._clock.monotonic()
+        if now >= self._resume_due:
+            await self._deliver.resume_interrupted()
+            self._resume_due = now + _RESUME_EVERY_S
+        moved = 0
+        if now >= self._look_due or self._demand.settings_changed:
+            self._look_due, self._demand.settings_changed = (
+                now + self._settings.server.sender_interval,
+                False,
+            )
+            moved = await self._look(now)
+        return moved + await self.follow()
+
+    async def follow(self) -> int:
+        """Follow what is reported, and claim where there may be a slot for a job."""
+        reports = self._get.inbox.take(_MAX_FOLLOWED)
+        slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
+        if self._next_due is not None and self._next_due <= self._clock.now():
+            self._next_due, self._demand.is_new = None, True
+        claims_some = bool(self._demand.queued) and (self._demand.is_new or slot_is_free)
+        seen, self._demand.is_new = dict(self._demand.queued), False
+        offers = self._offers() if claims_some else []
+        claiming: asyncio.Future[Claimed] | None = None
+        async with self._storage.pending(FileKind.RESULT) as pending:
+            results = await self._get.store(reports, pending)
+            settling = [self._get.settle(one, results.get(one.which)) for one in reports]
+            if claims_some:  # behind the ends, whose slots are free by then
+                claiming = self._database.submit(
+                    claims.claim,
+                    offers,
+                    _MAX_CLAIMED,
+                    self._clock.now(),
+                    self._get.results.ended(),
+                    self._services,
+                )
+            answers = await asyncio.gather(*settling, return_exceptions=True)
+            if any(
+                isinstance(answer, Settled) and answer.is_done and one.which in results
+                for one, answer in zip(reports, answers, strict=True)
+            ):
+                pending.commit()
+        for one, answer in zip(reports, answers, strict=True):
+            self._get.settled(one, answer)
+        claimed = 0 if claiming is None else self._claimed(await claiming, seen)
+        if len(reports) == _MAX_FOLLOWED:
+            self._wakeups.sender.set()
+        return len(reports) + claimed
+
+    def until_next_s(self) -> float:
+        """Seconds until a report or a delayed job is due, as far as is known."""
+        until_s = self._get.inbox.until_next_s()
+        if self._next_due is not None:
+            until_s = min(until_s, (self._next_due - self._clock.now()) / SECOND)
+        return max(0.01, until_s)
+
+    def _offers(self) -> list[Offer]:
+        """Services that may have queued jobs, with the agents that take some."""
+        hold = self._get.results.waiting.hold
+        offers = []
+        for name in self._demand.queued:
+            service = self._services.get(name)
+            if service is not None and not service.paused:
+                able = [one for one in self._fleet.candidates(name) if not hold([one.name])]
+                if able:
+                    offers.append(Offer(service, able))
+        return offers
+
+    def _claimed(self, claimed: Claimed, seen: Mapping[str, Job | None]) -> int:
+        queued = self._demand.queued
+        # The ends of this round have woken the Sender, whose claim has seen their slots already.
+        self._demand.is_new = any(seen.get(name) is not job for name, job in queued.items())
+        for name, job in seen.items():
+            if name not in claimed.queued and queued.get(name) is job:
+                del queued[name]
+        for name in claimed.queued:
+            queued.setdefault(name, None)
+        self._next_due = claimed.next_due
+        for job in claimed.jobs:
+            self._fleet.claimed(job.agent or "", job.service)
+            self._deliver.start(job)
+        if len(claimed.jobs) >= _MAX_CLAIMED:
+            self._demand.is_new = True
+            self._wakeups.sender.set()
+        return len(claimed.jobs)
+
+    # -- what has waited for too long
+
+    async def _look(self, now: float) -> int:
+        queued = await self._database.read(queue.queued_services)
+        missing = [name for name in queued if name not in self._services]
+        self._missing = {name: self._missing.get(name, now) for name in missing}
+        if not queued:
+            return 0
+        self._demand.is_new = True
+        for name in queued:
+            self._demand.queued.setdefault(name, None)
+        moved = await self._give_up_missing() if now >= self._missing_due else 0
+        for name in queued:
+            if (service := self._services.get(name)) is not None:
+                moved += await self._give_up_overdue(service)
+        return moved
+
+    async def _give_up_missing(self) -> int:
+        """Jobs of services that the server has not had for long."""
+        self._missing_due = self._clock.monotonic() + _MISSING_EVERY_S
+        given_up = 0
+        for name, since in self._missing.items():
+            if self._clock.monotonic() - since < self._settings.server.agent_lost_after:
+                continue
+            waited = say_duration(self._settings.server.agent_lost_after)
+            message = f"the server has had no service {name} in its settings for {waited}"
+            now = self._clock.now()
+            given_up += await self._move_all(
+                ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
+                for job in await self._database.read(queue.longest_queued, name, _MAX_GIVEN_UP)
+            )
+        return given_up
+
+    async def _give_up_overdue(self, service: Service) -> int:
+        if service.paused:
+            return 0
+        now = self._clock.now()
+        most_s = service.queue_timeout_s
+        before = now - round(most_s * SECOND) if most_s else None
+        moves = []
+        for job in await self._database.read(
+            queue.overdue, service.name, before, now, _MAX_GIVEN_UP
+        ):
+            waits_s = ending.queue_timeout_s(job, service)
+            allowed = "the service allows" if waits_s == most_s else "its upload allows"
+            message = (
+                f"waited {say_duration(waits_s)} in the queue without a start, "
+                f"which is the most {allowed}"
+            )
+            moves.append(ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message))
+        return await self._move_all(moves)
