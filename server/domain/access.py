@@ -136,11 +136,7 @@ def check_upload(principal: Principal, user_id: str) -> None:
     own = visible(principal).user_id
     if own not in (None, user_id):
         raise NotAllowed(f"{principal.name} may upload for user {own} only, not for {user_id}")
-    if principal.role is Role.PORTAL and not principal.may_act_for(user_id):
-        patterns = ", ".join(principal.users)
-        raise NotAllowed(
-            f"{principal.name} may not upload for user {user_id}: its token is for {patterns}"
-        )
+    _check_portal(principal, user_id, f"upload for user {user_id}")
 
 
 def check_may_read(principal: Principal, field: str) -> None:
@@ -164,12 +160,15 @@ def user_asked_for(principal: Principal, user_id: str | None) -> str:
     if own not in (None, user_id or own):
         raise NotAllowed(f"{principal.name} may see what user {own} uses only, not {user_id}")
     user = user_id or own or ""
-    if principal.role is Role.PORTAL and not principal.may_act_for(user):
-        patterns = ", ".join(principal.users)
-        raise NotAllowed(
-            f"{principal.name} may not see what {user} uses: its token is for {patterns}"
-        )
+    _check_portal(principal, user, f"see what {user} uses")
     return user
+
+
+def _check_portal(principal: Principal, user_id: str, do: str) -> None:
+    """Refuse a portal something for a user whom its token does not name."""
+    if principal.role is Role.PORTAL and not principal.may_act_for(user_id):
+        patterns = ", ".join(principal.users)
+        raise NotAllowed(f"{principal.name} may not {do}: its token is for {patterns}")
 
 
 def acting_as(principal: Principal, user_id: str) -> Principal:
@@ -180,7 +179,5 @@ def acting_as(principal: Principal, user_id: str) -> Principal:
     """
     if principal.role is not Role.PORTAL:
         raise NotAllowed(f"{principal.name} is no portal, so it acts for nobody else")
-    if not principal.may_act_for(user_id):
-        patterns = ", ".join(principal.users)
-        raise NotAllowed(f"{principal.name} may not act as {user_id}: its token is for {patterns}")
+    _check_portal(principal, user_id, f"act as {user_id}")
     return replace(principal, acts_as=user_id)

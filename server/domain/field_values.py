@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, get_args
 
 from server.domain.retry import BackoffKind, check_retry_reasons
-from server.domain.webhook_targets import webhook_target
+from server.domain.webhooks import webhook_target
 from shared import json_text
 from shared.clock import SECOND, Micros
 from shared.files.globs import MAX_PATTERNS, check_pattern

@@ -12,7 +12,7 @@ from server.agents.registry import Registry
 from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
 from server.domain.permits import Permits
-from server.domain.webhook_targets import AllowedTargets
+from server.domain.webhooks import AllowedTargets
 from server.fleet import Fleet
 from server.health import Health
 from server.http import documents

@@ -18,7 +18,7 @@ from pydantic import (
 
 from server.domain.retry import RETRIED, BackoffKind, RetryPolicy, check_retry_reasons
 from server.domain.service import SERVICE_NAME, Service
-from server.domain.webhook_targets import AllowedTargets
+from server.domain.webhooks import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses
 from server.settings.users import UserTable, check_users
 from shared.files.bundles.reader import MAX_FILES

@@ -10,15 +10,16 @@ from typing import Final, Protocol
 import structlog
 
 from server.domain.errors import BadField
-from server.domain.webhook_targets import WebhookTarget, webhook_target
 from server.domain.webhooks import (
     REPLACED_S,
     Delivery,
     Try,
+    WebhookTarget,
     next_try_s,
     secret_of,
     secret_text,
     signature,
+    webhook_target,
 )
 from server.stages.stage import Core, Stage
 from server.store import webhooks

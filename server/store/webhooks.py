@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
 from server.domain.jobs import Job, Move
-from server.domain.webhook_targets import webhook_target
-from server.domain.webhooks import Delivery, Try, deliveries_of
+from server.domain.webhooks import Delivery, Try, deliveries_of, webhook_target
 from shared.clock import Micros
 from shared.sql import Row, Tx
 

@@ -23,8 +23,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from server.domain.webhook_targets import AllowedTargets, WebhookTarget
-from server.domain.webhooks import Delivery, Try
+from server.domain.webhooks import AllowedTargets, Delivery, Try, WebhookTarget
 from shared.clock import SECOND, Clock, Micros
 
 _CONNECT_S: Final = 5.0

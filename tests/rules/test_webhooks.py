@@ -11,15 +11,18 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from server.domain.jobs import Move
-from server.domain.webhook_targets import AllowedTargets, WebhookTarget, is_public, webhook_target
 from server.domain.webhooks import (
+    AllowedTargets,
     Try,
+    WebhookTarget,
     deliveries_of,
+    is_public,
     next_try_s,
     secret_bytes,
     secret_of,
     secret_text,
     signature,
+    webhook_target,
 )
 from shared.clock import SECOND, RealClock
 from shared.wire import JobState as S

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from server.domain.jobs import Bundle, Move, NewJob
-from server.domain.webhook_targets import WebhookTarget
-from server.domain.webhooks import Delivery, Try, secret_of, secret_text
+from server.domain.webhooks import Delivery, Try, WebhookTarget, secret_of, secret_text
 from server.stages.wakeups import JobWakeups
 from server.stages.webhooks import NOT_SENT, Webhooks
 from server.store.identity import Identity

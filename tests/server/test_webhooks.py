@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from server.domain.webhook_targets import AllowedTargets, webhook_target
-from server.domain.webhooks import Delivery, Try
+from server.domain.webhooks import AllowedTargets, Delivery, Try, webhook_target
 from server.webhooks import client as module
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import RealClock
