@@ -206,14 +206,13 @@ class Fleet:
     def __init__(
         self,
         core: Core,
-        registry: Registry,
         identity: Identity,
         agents: Agents,
         deliver: Deliver,
         poll: Poll,
         get: Get,
     ) -> None:
-        self._registry, self._agents, self._get = registry, agents, get
+        self._registry, self._agents, self._get = core.fleet, agents, get
         self._identity, self._clock = identity, core.clock
         self._on_change = core.wakeups.agent_changed
         self._sending, self._receiving = deliver.stop, (poll.stop, get.stop)

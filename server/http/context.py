@@ -8,7 +8,6 @@ from typing import Final
 
 from aiohttp import web
 
-from server.agents.registry import Registry
 from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
 from server.domain.permits import Permits
@@ -68,7 +67,7 @@ _REPORT_DELAY_S: Final = 0.05
 
 
 class Context(Core):
-    """The server.
+    """Makes the parts of the server, each of what is shared and of those that it calls.
 
     Args:
         record: of the data folder.
@@ -78,7 +77,6 @@ class Context(Core):
 
     clock: PersistentClock
     database: Database
-    fleet: Registry
     services: Services
 
     def __init__(
@@ -119,9 +117,7 @@ class Context(Core):
         self.forget_user = ForgetUser(self, self.delete, self.schedules, self.tokens, self.audit)
         # The agents, and how everything is.
         self.agents = Agents(self)
-        self.connections = Fleet(
-            self, self.fleet, identity, self.agents, self.deliver, self.poll, self.get
-        )
+        self.connections = Fleet(self, identity, self.agents, self.deliver, self.poll, self.get)
         self.supervisor, self.lag = Supervisor(), EventLoopLag(self.clock)
         self.health = Health(
             self, self.database, self.supervisor, self.clean, self.get.results.waiting
