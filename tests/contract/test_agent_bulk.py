@@ -1,7 +1,5 @@
 """Many payloads in one request to an agent, as a Ferryman server sends them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

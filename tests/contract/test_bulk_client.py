@@ -1,7 +1,5 @@
 """A server's client of an agent and the agent itself, over HTTP: many at once."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator

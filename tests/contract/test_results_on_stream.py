@@ -1,7 +1,5 @@
 """What a server asks an agent for when a small job has ended: its stream, and nothing more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

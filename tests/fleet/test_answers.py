@@ -1,7 +1,5 @@
 """What an answer, a list and an event stream of an agent mean, down to their bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from email.utils import formatdate

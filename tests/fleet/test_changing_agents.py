@@ -1,7 +1,5 @@
 """The agents of a running server come, go, and change: over HTTP, with fake agents."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from typing import Any

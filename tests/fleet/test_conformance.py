@@ -2,8 +2,6 @@
 over HTTP.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import AsyncIterator

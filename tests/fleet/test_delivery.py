@@ -1,7 +1,5 @@
 """Sending, asking and hearing of what was sent, step by step on simulated time."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections import Counter

@@ -1,7 +1,5 @@
 """When a job is sent, and why it waits; on simulated time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

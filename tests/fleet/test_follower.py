@@ -2,8 +2,6 @@
 bundle is waited for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -2,8 +2,6 @@
 dead; nobody gets another's result.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -2,8 +2,6 @@
 them or runs twice; nobody gets another's result.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Our server drives a job-orchestrator client: plain parts, polling, and no keys."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import AsyncIterator

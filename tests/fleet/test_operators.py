@@ -2,8 +2,6 @@
 and what a restart keeps of it.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from datetime import datetime

@@ -2,8 +2,6 @@
 what a sweep over the agents takes up.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What goes together to an agent: orders, acknowledgements, and bundles that are sent once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -5,8 +5,6 @@ A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module
 a :class:`Fleet`: a service with settings of its own, and the agents that it names.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """The server's database and threads without hops; the server can crash at each step."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sqlite3

@@ -1,7 +1,5 @@
 """Server and agents in one thread on simulated time: real stages, SQL and files, faulty agents."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """kill -9 at every store, file and network step of the server: nothing lost, nothing twice."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

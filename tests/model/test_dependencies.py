@@ -1,7 +1,5 @@
 """Jobs that wait for others, whatever goes wrong: none starts too early, none waits for ever."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A model of server, two agents and everything between them that can go wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """What users ask for of a job, and what becomes of what it leaves, on simulated time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The model of jobs, with retries by exit code and by hand, dead letters, shutdowns, deletes."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar

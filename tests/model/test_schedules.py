@@ -1,7 +1,5 @@
 """Schedules on simulated time: which times make a job, whatever happens at them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

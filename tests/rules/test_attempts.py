@@ -2,8 +2,6 @@
 what is counted; and the times that hold and are shown.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

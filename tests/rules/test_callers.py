@@ -2,8 +2,6 @@
 may ask, which content types are taken; tokens, tickets and links, whole and for what they are good.
 """
 
-from __future__ import annotations
-
 import random  # noqa: TID251 - with a seed
 import string
 from dataclasses import replace

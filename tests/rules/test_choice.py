@@ -2,8 +2,6 @@
 start: round-robin over users, first come first served within a user, never beyond a quota.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

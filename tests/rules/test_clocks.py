@@ -1,7 +1,5 @@
 """Clocks: of deadlines, whatever the machine's does; of cron lines; and the one of tests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

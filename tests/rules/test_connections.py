@@ -1,7 +1,5 @@
 """Limits of connections, which is closed for a new one, and of answers that nobody reads."""
 
-from __future__ import annotations
-
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request

@@ -4,8 +4,6 @@ Each row of a table is a job that runs, but for the given fields, and what its a
 becomes of it. A property holds over all of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

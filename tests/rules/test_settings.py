@@ -1,7 +1,5 @@
 """Settings of the server, job-orchestrator's variables among them: what they mean, what is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """What pages show of values, jobs, services and agents, as rules."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """What ``--print-config`` and ``ferryman check`` say of settings."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls that are made together while others are under way; a check of something that may hang."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

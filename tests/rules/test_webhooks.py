@@ -1,7 +1,5 @@
 """Webhooks: where they may be sent, what is announced, how it is signed and when it is repeated."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What every store must remember of the agents."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches: children are made once, and counted at each move."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

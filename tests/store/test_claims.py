@@ -1,7 +1,5 @@
 """Jobs are claimed: the right ones, and never too many."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Counted in steps of SQLite's machine, of the statements that the store really runs.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The adapter over SQLite: shared commits, and nothing kept of a change that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

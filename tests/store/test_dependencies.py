@@ -1,7 +1,5 @@
 """Jobs that wait for other jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 from server.domain import batch as rules

@@ -1,7 +1,5 @@
 """Which files jobs have: shared bundles and results are counted, and let go with the last one."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What only the folder promises: durability step by step, modes, no file outside of it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Each index is there for a query, whose plan uses it; and none of these reads a whole table."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable

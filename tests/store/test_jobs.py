@@ -2,8 +2,6 @@
 where it is written.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every store must show in lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From one version of the schema to the next, with a copy made before."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """What every store must keep of services that operators made, changed or paused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Some of the disk stays free at every moment, whoever writes."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

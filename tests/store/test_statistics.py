@@ -1,7 +1,5 @@
 """Buckets of what happened when, and what each user had a day: added to, read, deleted in time."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import pytest

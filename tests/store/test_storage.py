@@ -1,7 +1,5 @@
 """What a storage promises: put and open, lists, deletion, orphans, crashes, a full disk."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """What every store must keep of API tokens."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

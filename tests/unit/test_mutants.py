@@ -1,7 +1,5 @@
 """Each mutant takes something out that is there, and the engine tells whether a test notices."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

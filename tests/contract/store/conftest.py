@@ -1,7 +1,5 @@
 """The database that the store's tests run on."""
 
-from __future__ import annotations
-
 from server.domain.jobs import Job
 from tests.kit.store import Jobs, claim, clock, database, jobs, new
 

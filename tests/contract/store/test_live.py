@@ -1,7 +1,5 @@
 """What every store must do with what running attempts say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

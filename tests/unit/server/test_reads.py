@@ -1,7 +1,5 @@
 """Threads for what callers read: whose turn it is."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """One read for many listeners, of which none misses what woke it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Snapshots of running jobs: shared, and not many at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 

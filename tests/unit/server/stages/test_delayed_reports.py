@@ -1,7 +1,5 @@
 """Reports of an attempt that goes on wait a moment: what comes meanwhile is one move."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

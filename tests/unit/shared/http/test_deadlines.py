@@ -1,7 +1,5 @@
 """Connections that send or take too slowly are closed; others are not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

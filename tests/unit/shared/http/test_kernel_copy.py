@@ -1,7 +1,5 @@
 """Files that the kernel copies to connections."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
