@@ -9,7 +9,7 @@ from aiohttp import web
 
 from server.domain import field_values
 from server.domain.access import Area, check_area, scope_of
-from server.domain.errors import BadField
+from server.domain.errors import BadField, invalid
 from server.http.context import Context
 from server.http.params import FILTER_PARAMS, FILTERS, job_filter, json_body
 from server.http.route import Body, Route
@@ -37,10 +37,10 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
         check_area(principal, Area.SERVICES, scope_of(Area.SERVICES, "POST"))
         words = (_service(asked, context),)
     elif "service" in asked:
-        raise _bad("service", "move needs one, other actions have none")
+        raise invalid("service", "move needs one, other actions have none")
     if "ids" in asked:
         if {"filter", "cursor", "limit", "all"} & asked.keys():
-            raise _bad("ids", "give ids, or a filter, not both")
+            raise invalid("ids", "give ids, or a filter, not both")
         ids = _ids(asked["ids"])
     else:
         where = _filter(asked, context)
@@ -49,7 +49,7 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
         if asked.get("cursor") is not None:
             before = whole_number(str(asked["cursor"]), most=_MAX_ID)
             if before is None:
-                raise _bad("cursor", "should be what the answer before gave as next")
+                raise invalid("cursor", "should be what the answer before gave as next")
         ids, following = await context.bulk.choose(principal, action, where, before, limit)
     done = await context.bulk(principal, action, ids, words)
     request[TARGET] = f"{action} {' '.join(str(one.job_id) for one in done)}"
@@ -60,10 +60,6 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
         more=following is not None,
         next=None if following is None else str(following),
     )
-
-
-def _bad(field: str, why: str) -> BadField:
-    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why}")
 
 
 def _only(asked: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -78,22 +74,22 @@ def _action(asked: Mapping[str, Any]) -> BulkAction:
         return BulkAction(str(asked.get("action")))
     except ValueError:
         shown = str(asked.get("action"))[:32]
-        raise _bad("action", f"{shown!r} is none of {', '.join(BulkAction)}") from None
+        raise invalid("action", f"{shown!r} is none of {', '.join(BulkAction)}") from None
 
 
 def _tags(asked: Mapping[str, Any]) -> tuple[str, ...]:
     tags = asked.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _bad("tags", 'should be a list of words, as in ["a", "b"]')
+        raise invalid("tags", 'should be a list of words, as in ["a", "b"]')
     is_about_tags = asked["action"] in (BulkAction.TAG, BulkAction.UNTAG)
     if bool(tags) is not is_about_tags:
-        raise _bad("tags", "tag and untag need some, other actions have none")
+        raise invalid("tags", "tag and untag need some, other actions have none")
     try:
         found: tuple[str, ...] = field_values.tags(",".join(tags))
     except ValueError as problem:
-        raise _bad("tags", str(problem)) from None
+        raise invalid("tags", str(problem)) from None
     if list(found) != list(dict.fromkeys(tags)):
-        raise _bad("tags", "a tag is a word, without blanks and commas")
+        raise invalid("tags", "a tag is a word, without blanks and commas")
     return found
 
 
@@ -101,30 +97,30 @@ def _service(asked: Mapping[str, Any], context: Context) -> str:
     """Where jobs are moved to."""
     service = context.services.get(str(asked.get("service")))
     if service is None or service.retired:
-        raise _bad("service", f"{str(asked.get('service'))[:64]!r} is none that takes jobs")
+        raise invalid("service", f"{str(asked.get('service'))[:64]!r} is none that takes jobs")
     return service.name
 
 
 def _ids(ids: Any) -> list[int]:
     if not isinstance(ids, list) or not 1 <= len(ids) <= _MOST:
-        raise _bad("ids", f"should be a list of 1 to {_MOST} numbers of jobs")
+        raise invalid("ids", f"should be a list of 1 to {_MOST} numbers of jobs")
     for one in ids:
         if type(one) is not int or not 0 < one <= _MAX_ID:
-            raise _bad("ids", f"{str(one)[:32]!r} is not the number of a job")
+            raise invalid("ids", f"{str(one)[:32]!r} is not the number of a job")
     return list(dict.fromkeys(ids))
 
 
 def _whole(asked: Mapping[str, Any], name: str, default: int, most: int) -> int:
     number = asked.get(name, default)
     if type(number) is not int or not 1 <= number <= most:
-        raise _bad(name, f"should be 1 to {most}, not {str(number)[:32]!r}")
+        raise invalid(name, f"should be 1 to {most}, not {str(number)[:32]!r}")
     return number
 
 
 def _filter(asked: Mapping[str, Any], context: Context) -> Filter:
     given = asked.get("filter", {})
     if not isinstance(given, dict):
-        raise _bad("filter", 'should be an object, as in {"user": "ada", "tag": "a"}')
+        raise invalid("filter", 'should be an object, as in {"user": "ada", "tag": "a"}')
     _only(given, tuple(FILTERS))
     texts = {
         name: ("true" if value is True else str(value) if type(value) is int else value)
@@ -132,9 +128,9 @@ def _filter(asked: Mapping[str, Any], context: Context) -> Filter:
     }
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise _bad(name, f"{str(text)[:32]!r} is not a text")
+            raise invalid(name, f"{str(text)[:32]!r} is not a text")
     if bool(given) is (asked.get("all") is True):
-        raise _bad("filter", 'give ids, or choose jobs by a filter, or say "all": true')
+        raise invalid("filter", 'give ids, or choose jobs by a filter, or say "all": true')
     return job_filter(texts, context.clock.now())
 
 

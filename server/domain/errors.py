@@ -133,9 +133,14 @@ class BadField(FerrymanError):
         self.field, self.code = field, code
 
 
+def invalid(field: str, why: str) -> BadField:
+    """A field has a value that it cannot have."""
+    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why}")
+
+
 def no_such_dependency(field: str, job_id: int) -> BadField:
     """The same words for a job that is not there, another user's, or not the caller's to see."""
-    return BadField(field, f"invalid_{field}", f"Invalid {field}: job {job_id} does not exist")
+    return invalid(field, f"job {job_id} does not exist")
 
 
 class BundleTooLarge(FerrymanError):

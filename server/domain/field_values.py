@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeAlias, get_args
 
+from server.domain.errors import BadField
 from server.domain.retry import BackoffKind, check_retry_reasons
 from server.domain.webhooks import webhook_target
 from shared import json_text
@@ -268,3 +269,9 @@ def hint(name: str, known: Collection[str]) -> str:
     if near:
         return f"did you mean {near[0]}?"
     return f"known are {', '.join(known)}" if known else "there are none"
+
+
+def unknown_field(name: str, known: Collection[str]) -> BadField:
+    """What a form or document has, and nobody asks for."""
+    message = f"Unknown field {name[:64]!r}; {hint(name, known)}"
+    return BadField(name[:64], "unknown_field", message)

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from server.domain.access import check_may_read
-from server.domain.errors import BadField, FerrymanError
-from server.domain.field_values import hint
+from server.domain.errors import FerrymanError, invalid
+from server.domain.field_values import unknown_field
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, NEEDED, check_field, upload_request
@@ -201,28 +201,17 @@ class Permits:
         Raises:
             PermitRefused: none of ours, expired, or its token was revoked.
         """
-        word = _WORDS[kind]
-        code = word.replace(" ", "_")
         payload, _, signature = text[:_LONGEST].rpartition(".")
         good = self._signature(kind, payload)
         if not hmac.compare_digest(good.encode(), signature.encode("utf-8", "surrogateescape")):
-            raise PermitRefused(
-                f"{code}_invalid",
-                f"this {word} is not valid: some of it was changed or left out on its way; "
-                "copy it whole, or ask for another one",
-            )
+            why = "some of it was changed or left out on its way; copy it whole"
+            raise _refused(kind, "invalid", f"is not valid: {why}")
         permit = _permit(kind, json.loads(base64.urlsafe_b64decode(payload + "==")))
         if permit.token_id is not None and self._revoked(permit.token_id):
-            raise PermitRefused(
-                f"{code}_revoked",
-                f"this {word} is not valid any more: the token that made it was revoked; "
-                "ask for another one",
-            )
+            why = "the token that made it was revoked"
+            raise _refused(kind, "revoked", f"is not valid any more: {why}", ";")
         if now >= permit.expires_at:
-            raise PermitRefused(
-                f"{code}_expired",
-                f"this {word} expired at {say_time(permit.expires_at)}; ask for another one",
-            )
+            raise _refused(kind, "expired", f"expired at {say_time(permit.expires_at)}", ";")
         return permit
 
     def keyed_digest(self, text: str) -> str:
@@ -233,6 +222,12 @@ class Permits:
         # The kind is signed, too: a link is no ticket.
         text = f"{_WORDS[kind]}.{payload}".encode("utf-8", "surrogateescape")
         return _encoded(hmac.digest(self._key, text, hashlib.sha256))
+
+
+def _refused(kind: type, why: str, text: str, end: str = ", or") -> PermitRefused:
+    word = _WORDS[kind]
+    code = f"{word.replace(' ', '_')}_{why}"
+    return PermitRefused(code, f"this {word} {text}{end} ask for another one")
 
 
 def _permit(kind: type[Permit], values: dict[str, Any]) -> Permit:
@@ -304,13 +299,12 @@ def link(asked: Mapping[str, Any], job: Job, principal: Principal, now: Micros) 
     _check_names(asked, LINK_FIELDS)
     what, path = _text(asked, "what") or Shows.JOB, _text(asked, "path") or ""
     if what not in list(Shows):
-        known = ", ".join(Shows)
-        raise BadField("what", "invalid_what", f"what should be one of {known}, not {what[:32]!r}")
+        raise invalid("what", f"it should be one of {', '.join(Shows)}, not {what[:32]!r}")
     if (what == Shows.FILE) != bool(path):
         why = "a link with what: file needs the path of one" if not path else "only a file has one"
-        raise BadField("path", "invalid_path", f"path: {why}")
+        raise invalid("path", why)
     if len(path) > _MAX_PATH:
-        raise BadField("path", "invalid_path", f"path: it is longer than {_MAX_PATH} characters")
+        raise invalid("path", f"it is longer than {_MAX_PATH} characters")
     return Link(
         issued_by=principal.name,
         job_id=job.id,
@@ -325,34 +319,32 @@ def link(asked: Mapping[str, Any], job: Job, principal: Principal, now: Micros) 
 def _check_names(asked: Mapping[str, Any], known: Collection[str]) -> None:
     for name in asked:
         if name not in known:
-            message = f"Unknown field {name[:64]!r}; {hint(name, known)}"
-            raise BadField(name[:64], "unknown_field", message)
+            raise unknown_field(name, known)
 
 
 def _text(asked: Mapping[str, Any], name: str) -> str | None:
     value = asked.get(name)
     if value is None or isinstance(value, str):
         return value
-    raise BadField(name, f"invalid_{name}", f"{name} should be text")
+    raise invalid(name, "it should be text")
 
 
 def _fields(asked: Mapping[str, Any]) -> dict[str, str]:
     """Fields of the form that the ticket fixes."""
     given = asked.get("fields") or {}
     if not isinstance(given, dict):
-        raise BadField("fields", "invalid_fields", 'fields should be an object, as {"tags": "a"}')
+        raise invalid("fields", 'they should be an object, as {"tags": "a"}')
     found = {}
     for name, value in given.items():
         if name in (*NEEDED, HEADER):
-            message = f"fields: give {name} beside fields" if name in NEEDED else f"no {name} here"
-            raise BadField("fields", "invalid_fields", message)
+            why = f"give {name} beside fields" if name in NEEDED else f"no {name} here"
+            raise invalid("fields", why)
         if not isinstance(value, str) or not value:
-            message = f"fields: {name[:64]} should be text, as a form would send it"
-            raise BadField("fields", "invalid_fields", message)
+            raise invalid("fields", f"{name[:64]} should be text, as a form would send it")
         found[name] = value
     if sum(map(len, (*found, *found.values()))) > _MAX_FIELDS:
-        message = f"fields: they have more than {_MAX_FIELDS} characters, too many for an address"
-        raise BadField("fields", "invalid_fields", message)
+        why = f"they have more than {_MAX_FIELDS} characters, too many for an address"
+        raise invalid("fields", why)
     return found
 
 
@@ -367,11 +359,8 @@ def _expires_in(asked: Mapping[str, Any], default_s: float, most_s: float) -> Mi
     except (ValueError, OverflowError):
         seconds = -1.0
     if not 0 < seconds <= most_s:
-        message = (
-            f"expires_in should be a duration up to {say_duration(most_s)}, as in 15m, or seconds; "
-            f"not {str(value)[:32]!r}"
-        )
-        raise BadField("expires_in", "invalid_expires_in", message)
+        wanted = f"it should be a duration up to {say_duration(most_s)}, as in 15m, or seconds"
+        raise invalid("expires_in", f"{wanted}; not {str(value)[:32]!r}")
     return round(seconds * SECOND)
 
 
@@ -384,8 +373,8 @@ def _max_bytes(asked: Mapping[str, Any]) -> int | None:
     except ValueError:
         size = -1
     if type(size) is not int or not 0 < size < 2**63:
-        message = f"max_bytes should be a size, as in 100MB, or bytes; not {str(value)[:32]!r}"
-        raise BadField("max_bytes", "invalid_max_bytes", message)
+        why = f"it should be a size, as in 100MB, or bytes; not {str(value)[:32]!r}"
+        raise invalid("max_bytes", why)
     return size
 
 
@@ -401,6 +390,6 @@ def _return_to(address: str | None, origins: Collection[str]) -> str | None:
     plain = address.isascii() and address.isprintable() and not set(" \\") & set(address)
     if len(address) > _MAX_PATH or not plain or origin not in origins:
         there = ", ".join(sorted(origins)) or "none: the operator sets allowed_origins"
-        message = f"return_to should be a page of an origin that is allowed here ({there})"
-        raise BadField("return_to", "invalid_return_to", message)
+        why = f"it should be a page of an origin that is allowed here ({there})"
+        raise invalid("return_to", why)
     return address

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from server.domain.errors import BadField, NotFound
+from server.domain.errors import BadField, NotFound, invalid
 from server.domain.jobs import Bundle
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, check_field, given
@@ -70,7 +70,7 @@ def check_schedule_field(
     BadField, NotAllowed.
     """
     if name in NOT_REPEATED and value:
-        raise _wrong(name, "a job that comes again and again cannot have it")
+        raise invalid(name, "a job that comes again and again cannot have it")
     if name == "cron":
         next_time(value, "UTC", 0)
     elif name != "time_zone":
@@ -98,12 +98,12 @@ def next_time(line: str, time_zone: str, after: Micros) -> Micros:
         BadField: it is none, or no time of the next fifty years fits it; or there is no such zone.
     """
     if len(line.split()) != 5 or len(line) > _LONGEST:
-        raise _wrong("cron", f"{line[:64]!r} has not the five fields {_SUCH_AS}")
+        raise invalid("cron", f"{line[:64]!r} has not the five fields {_SUCH_AS}")
     try:
         zone = ZoneInfo(time_zone)
     except (ZoneInfoNotFoundError, OSError, ValueError):
         why = f"{time_zone[:64]!r} is no time zone known here, such as Europe/Berlin or UTC"
-        raise _wrong("time_zone", why) from None
+        raise invalid("time_zone", why) from None
     try:
         for time in CronSim(line, datetime.fromtimestamp(min(after, _LATEST) / SECOND, zone)):
             at = round(time.timestamp() * SECOND)
@@ -111,15 +111,11 @@ def next_time(line: str, time_zone: str, after: Micros) -> Micros:
                 return at
     except CronSimError as problem:
         why = f"{line!r} is no cron line ({str(problem).lower()}); its fields are {_SUCH_AS}"
-        raise _wrong("cron", why) from None
-    raise _wrong("cron", f"no time fits {line!r}")
+        raise invalid("cron", why) from None
+    raise invalid("cron", f"no time fits {line!r}")
 
 
 _SUCH_AS: Final = (
     "minute, hour, day of the month, month and day of the week, such as 30 2 * * 1-5 "
     "for half past two from Monday to Friday"
 )
-
-
-def _wrong(field: str, why: str) -> BadField:
-    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain.access import check_may_read, check_upload
-from server.domain.errors import BadField, FerrymanError
-from server.domain.field_values import FIELDS, MAX_TAGS, Later, hint
+from server.domain.errors import BadField, FerrymanError, invalid
+from server.domain.field_values import FIELDS, MAX_TAGS, Later, unknown_field
 from server.domain.jobs import BatchRequest, Job, Wanted
 from server.domain.retry import RetryPolicy, left_out
 from server.domain.service import Service
@@ -102,9 +102,7 @@ def check_field(
                 "Invalid Idempotency-Key, should be 1 to 255 visible ASCII characters",
             )
         case _ if name not in (*NEEDED, HEADER):
-            known = (*NEEDED, *OPTIONAL)
-            message = f"Unknown field {name[:64]!r}; {hint(name, known)}"
-            raise BadField(name[:64], "unknown_field", message)
+            raise unknown_field(name, (*NEEDED, *OPTIONAL))
     return None
 
 
@@ -112,7 +110,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return FIELDS[name].read(text)
     except ValueError as problem:
-        raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
+        raise invalid(name, str(problem)) from None
 
 
 def upload_request(
@@ -180,18 +178,14 @@ def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:
         return None
     both = [name for name in ("retry_delays", "backoff") if name in values]
     if len(both) > 1:
-        message = "Invalid backoff: give retry_delays or backoff, not both"
-        raise BadField("backoff", "invalid_backoff", message)
+        raise invalid("backoff", "give retry_delays or backoff, not both")
     rules = service.retry
     for name in ("retry_delay", "max_retry_delay"):
         if name in values and (
             "retry_delays" in values or not values.get("backoff", rules.backoff)
         ):
-            message = (
-                f"Invalid {name}: it belongs to a backoff, and this job has none; "
-                "give backoff, too, such as exponential"
-            )
-            raise BadField(name, f"invalid_{name}", message)
+            why = "it belongs to a backoff, and this job has none; give backoff, too, such as "
+            raise invalid(name, f"{why}exponential")
     start = {name: getattr(rules, name) for name in _POLICY.values()}
     if "retry_delays" in values:
         start["backoff"] = None
@@ -203,8 +197,7 @@ def _batch(values: Mapping[str, Any], service: Service) -> BatchRequest | None:
     if not {"array", "array_file", "max_parallel", "batch_policy"} & set(values):
         return None
     if "array" in values and "array_file" in values:
-        message = "Invalid array_file: give array or array_file, not both"
-        raise BadField("array_file", "invalid_array_file", message)
+        raise invalid("array_file", "give array or array_file, not both")
     batch = BatchRequest(
         values.get("array", ()),
         values.get("array_file"),
@@ -218,11 +211,8 @@ def _batch(values: Mapping[str, Any], service: Service) -> BatchRequest | None:
 def check_children(field: str, count: int, service: Service) -> None:
     """Refuse more children than the service allows one batch. Raises BadField."""
     if count > service.max_children:
-        raise BadField(
-            field,
-            f"invalid_{field}",
-            f"Invalid {field}: {count} tasks, service {service.name} allows {service.max_children}",
-        )
+        why = f"{count} tasks, service {service.name} allows {service.max_children}"
+        raise invalid(field, why)
 
 
 class TooManyTags(FerrymanError):

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from server.domain.errors import BadField
-from server.domain.field_values import hint, moment
+from server.domain.errors import BadField, invalid
+from server.domain.field_values import moment, unknown_field
 from server.http.problems import Refusal
 from server.store.listed import Filter
 from shared.clock import Micros
@@ -203,8 +203,7 @@ def job_filter(given: Mapping[str, str], now: Micros) -> Filter:
             try:
                 chosen[field] = moment(text, now) if read is None else read(text)
             except ValueError as problem:
-                message = f"Invalid {name}: {problem}"
-                raise BadField(name, f"invalid_{name}", message) from None
+                raise invalid(name, str(problem)) from None
     return Filter(**chosen)
 
 
@@ -343,9 +342,8 @@ def _bad_field(problem: ValidationError, model: type[JsonBody]) -> BadField:
     field = str(wrong["loc"][0]) if wrong["loc"] else ""
     match wrong["type"]:
         case "extra_forbidden":
-            message = f"Unknown field {field[:64]!r}; {hint(field, model.model_fields)}"
-            return BadField(field[:64], "unknown_field", message)
+            return unknown_field(field, model.model_fields)
         case "missing":
             return BadField(field, f"missing_{field}", f"Missing {field} field")
     why = wrong["msg"].removeprefix("Value error, ")
-    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why[:1].lower()}{why[1:]}")
+    return invalid(field, f"{why[:1].lower()}{why[1:]}")

@@ -22,6 +22,7 @@ from server.domain.errors import (
     KeyReused,
     QueueFull,
     StorageFull,
+    invalid,
     no_such_dependency,
 )
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, UsedTicket, Wanted
@@ -96,17 +97,16 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
         OSError
     """
     if request.meta is not None and bundle.has_meta:
-        why = f"Invalid meta: the bundle has {META}, and that is where run.sh finds it"
-        raise BadField("meta", "invalid_meta", why)
+        raise invalid("meta", f"the bundle has {META}, and that is where run.sh finds it")
     batch = request.batch
     if batch is not None and batch.file is not None:
         try:
             most = request.service.max_children
             count = await count_lines(file, batch.file, most, bundle.content)
         except BundleError as problem:
-            raise _bad_file(str(problem)) from None
+            raise invalid("array_file", str(problem)) from None
         if not count:
-            raise _bad_file(f"{batch.file!r} has no lines, so there are no tasks")
+            raise invalid("array_file", f"{batch.file!r} has no lines, so there are no tasks")
         check_children("array_file", count, request.service)
         batch = dataclasses.replace(batch, ranges=((0, count - 1, 1),))
     if bundle.has_gather:
@@ -148,10 +148,6 @@ async def count_lines(bundle: Path, name: str, most: int, content: bytes | None 
             remove_quietly(bundle)
 
     return await asyncio.to_thread(write_and_count)
-
-
-def _bad_file(why: str) -> BadField:
-    return BadField("array_file", "invalid_array_file", f"Invalid array_file: {why}")
 
 
 Row = TypeVar("Row")

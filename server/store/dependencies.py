@@ -13,7 +13,7 @@ from typing import Final
 
 from server.domain import states
 from server.domain.ending import BrokenDependency
-from server.domain.errors import BadField, no_such_dependency
+from server.domain.errors import BadField, invalid, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
 from server.store.statements import chunks
@@ -74,7 +74,7 @@ def check(tx: Tx, new: NewJob) -> dict[int, str]:
                 raise no_such_dependency(field, job_id)
             if job_id in parents:
                 parent = f"job {job_id} is a child of job {parents[job_id]}: name that"
-                raise BadField(field, f"invalid_{field}", f"Invalid {field}: {parent}")
+                raise invalid(field, parent)
     for job_id in new.inputs_from:
         if job_id in cleaned:
             why = f"Invalid inputs_from: the result of job {job_id} is gone, it has expired"
