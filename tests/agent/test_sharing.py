@@ -103,6 +103,28 @@ async def test_a_sandbox_that_cannot_be_used_again_is_followed_by_another(agent)
     assert agent.sandbox.packs[0].closed
 
 
+async def test_a_bundle_is_sent_once_for_many_orders(tmp_path) -> None:
+    async with calling(tmp_path) as agent:
+
+        async def ordered(*keys: str) -> list[dict[str, Any]]:
+            sent = [(agent.sent(key, keep_bundle=True)[0], b"") for key in keys]
+            return list((await agent.post(*sent))["answers"])
+
+        agent.sandbox.script = FakeProcess.finish
+        await agent.submit("1.1", keep_bundle=True)
+        for one in await ordered("2.1", "3.1", "4.1"):
+            assert (await agent.ended(one["payload"]["id"]))["status"] == "Completed"
+        assert len(agent.names("bundles")) == 1, "more may come"
+        again, more = await ordered("2.1", "5.1")
+        assert again["payload"]["status"] == "Completed"
+        await agent.ended(more["payload"]["id"])
+        assert agent.sandbox.starts == {f"{n}.1": 1 for n in range(1, 6)}
+        await agent.clock.advance(KEEP_S + 60)
+        await agent.until_holds("bundles")
+        (missing,) = await ordered("6.1")
+        assert (missing["status"], missing["code"]) == (409, "bundle_missing")
+
+
 A, B = ("server", "a"), ("server", "b")
 
 

@@ -345,11 +345,13 @@ class Line:
 
 
 @asynccontextmanager
-async def sending(folder: Path, *, stuck: bool = False) -> AsyncIterator[Line]:
-    """A large bundle is under way."""
+async def sending(
+    folder: Path, *, stuck: bool = False, size: int = 32 << 20
+) -> AsyncIterator[Line]:
+    """A bundle is under way."""
     bundle = folder / "bundle"
     with bundle.open("wb") as file:
-        file.truncate(32 << 20)
+        file.truncate(size)
     async with aiohttp.ClientSession() as session:
         line = Line(session, stuck=stuck)
         async with line.agent.listening():
@@ -387,3 +389,12 @@ async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(tmp_path):
         with pytest.raises(Unreachable, match="stopped taking the bundle") as problem:
             await line.submit
         assert not problem.value.sent
+
+
+async def test_an_answer_to_a_small_bundle_is_not_waited_for_past_the_next_contact(tmp_path):
+    async with sending(tmp_path, size=100) as line:
+        line.registry.mark_down(line.client, "gone")
+        await line.connect()
+        with pytest.raises(Unreachable, match="went away before it answered") as problem:
+            await line.submit
+        assert problem.value.sent

@@ -1,4 +1,4 @@
-"""A server's client of an agent and the agent itself, over HTTP: many at once."""
+"""A server's client of an agent and the agent itself, over HTTP."""
 
 import asyncio
 import dataclasses
@@ -12,10 +12,12 @@ from aiohttp import web
 
 from client_agent.api import bulk
 from client_agent.api.bulk import Bulk
+from client_agent.api.routes import Api
 from client_agent.intake import orders
 from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from server.agents import ferryman_agent
+from server.agents.events import MAX_RESULT, QUICK_MS
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.http import Sessions
 from server.domain.jobs import Bundle, FileKind, Job
@@ -28,6 +30,7 @@ from shared.ids import Start
 from shared.wire import JobState, PayloadDoc, PayloadsRequest, PayloadState
 from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, numbered
 from tests.kit.store import job
+from tests.kit.warm import together
 
 
 class Pair:
@@ -86,14 +89,6 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
         yield pair
 
 
-async def test_many_are_sent_and_acknowledged_together(tmp_path) -> None:
-    async with connected(tmp_path) as pair:
-        ended = await pair.run(*pair.jobs(12))
-        assert [one.status for one in ended] == [PayloadState.COMPLETED] * 12
-        await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
-        assert list((tmp_path / "agent" / "results").iterdir()) == []
-
-
 async def test_a_child_gets_its_folder_index_and_variables(tmp_path) -> None:
     async with connected(tmp_path) as pair:
         first, second = pair.jobs(2)
@@ -139,18 +134,6 @@ async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, mo
         assert (sum(one for _, one in made), 0 in [one for one, _ in made]) == (10, False)
         results = {path.name for path in (tmp_path / "agent" / "results").iterdir()}
         assert results.isdisjoint({f"{one.id}.zip" for one in ended})
-
-
-async def test_acknowledgements_go_by_themselves_when_nothing_is_sent(
-    tmp_path, monkeypatch
-) -> None:
-    made = requests(monkeypatch)
-    async with connected(tmp_path) as pair:
-        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(3)))
-        made.clear()
-        await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
-        assert made == [(0, 3)]
-        assert list((tmp_path / "agent" / "results").iterdir()) == []
 
 
 async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_them(
@@ -208,3 +191,26 @@ async def test_a_bundle_that_was_cut_short_is_not_taken_for_one_that_the_agent_h
         stored.write_bytes(stored.read_bytes()[:left])
         with pytest.raises(OSError, match="not as long as it was"):
             await pair.send(job)
+
+
+async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(
+    tmp_path, monkeypatch
+) -> None:
+    seen = list[web.Request]()
+    for name in ("events", "retrieve", "retrieve_partial"):
+        handler = getattr(Api, name)
+
+        async def note(api: Api, request: web.Request, handler=handler) -> Any:
+            seen.append(request)
+            return await handler(api, request)
+
+        monkeypatch.setattr(Api, name, note)
+    async with together(tmp_path) as system:
+        job_id = await system.upload()
+        process = await system.process(job_id)
+        process.write("out.txt", b"new")
+        process.finish()
+        assert (await system.job(job_id))["status"] == "Completed"
+        assert b"out.txt" in (await system.get(f"/api/v1/jobs/{job_id}/result"))[2]
+    asked = {(one.path, one.query.get("results"), one.query.get("quick_ms")) for one in seen}
+    assert asked == {("/events", str(MAX_RESULT), str(QUICK_MS))}
