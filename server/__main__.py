@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,17 +21,12 @@ from server.settings.load import agent_at, orchestrator, read
 from server.settings.tables import ServerSettings
 from server.store.data_folder import WrongDatabase
 from shared import logs
-from shared.command_line import run_command
+from shared.command_line import CANNOT_CREATE, DAMAGED, UNAVAILABLE, USAGE, run_command
 from shared.files.durable import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective
 from shared.sqlite.files import DatabaseUnavailable, NewerSchema
-
-USAGE: Final = 2
-UNAVAILABLE: Final = 69
-CANNOT_CREATE: Final = 73
-DAMAGED: Final = 74
 
 program = typer.Typer(
     add_completion=False,

@@ -12,6 +12,9 @@ import typer
 from typer.main import get_command
 
 USAGE: Final = 2
+UNAVAILABLE: Final = 69
+CANNOT_CREATE: Final = 73
+DAMAGED: Final = 74
 INTERRUPTED: Final = 130
 _NO_NUMBER: Final = re.compile(r"Input should be a valid integer.*")
 """Typer's words, which are Pydantic's."""

@@ -68,10 +68,6 @@ class Database(Protocol):
         """Read committed rows."""
         ...
 
-    async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        """As :meth:`rows`, for a caller's list: calls of :meth:`rows` never wait for it."""
-        ...
-
     async def read(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:

@@ -23,7 +23,7 @@ from server.settings.load import check_tokens, read
 from server.settings.tables import ServerSettings
 from server.store.data_folder import WrongDatabase, look
 from shared.clock import SECOND, Clock, RealClock
-from shared.command_line import run_command
+from shared.command_line import CANNOT_CREATE, DAMAGED, USAGE, run_command
 from shared.files.durable import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
@@ -46,9 +46,6 @@ admin = typer.Typer(
 program.add_typer(admin, name="admin")
 _PROGRESS_EVERY_S: Final = 1.0
 FAILED: Final = 1
-USAGE: Final = 2
-CANNOT_CREATE: Final = 73
-DAMAGED: Final = 74
 
 Config: TypeAlias = Annotated[
     Path | None,

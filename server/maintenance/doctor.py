@@ -34,14 +34,12 @@ from server.settings.tables import ServerSettings
 from server.store.data_folder import UNKNOWN, look
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock
+from shared.command_line import CANNOT_CREATE, DAMAGED, UNAVAILABLE
 from shared.settings.secrets import FileSecret, secret_files
 from shared.sqlite.files import check_structure, connected, schema_version
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 
-UNAVAILABLE: Final = 69
-CANNOT_CREATE: Final = 73
-DAMAGED: Final = 74
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "ceph"})
 _MIN_INODES: Final = 10_000
 _MIN_FILES: Final = 1_024

@@ -264,10 +264,6 @@ class Database:
         """Read committed rows. Raises DatabaseUnavailable."""
         return await self._read_in(self._reader, _rows, sql, params)
 
-    async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
-        """As :meth:`rows`, by the connection of :meth:`read_list`."""
-        return await self._read_in(self._lists, _rows, sql, params)
-
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run it in the writer's thread, between two transactions. Raises DatabaseUnavailable."""
         try:

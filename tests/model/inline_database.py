@@ -69,8 +69,6 @@ class InlineDatabase:
             raise SimulatedCrash("crashed before")
         return self._run(sql, params)
 
-    list_rows = rows
-
     async def empty_log(self) -> Any:
         return 0
 

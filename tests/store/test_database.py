@@ -164,9 +164,9 @@ async def test_what_is_created_is_closed_to_others_and_a_mode_that_was_given_is_
 async def test_who_reads_cannot_write_and_who_writes_is_held_to_keys_and_to_the_disk(tmp_path):
     child = "CREATE TABLE children (n INTEGER REFERENCES numbers (n)) STRICT"
     async with opened(tmp_path / "test.sqlite", (child,)) as database:
-        for read in (database.rows, database.list_rows):
+        for read in (database.read, database.read_list):
             with pytest.raises(DatabaseUnavailable, match="readonly"):
-                await read("INSERT INTO numbers (n) VALUES (1)")
+                await read(lambda tx: tx.rows("INSERT INTO numbers (n) VALUES (1)"))
         assert await kept(database) == []
         with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
             await database.write(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
@@ -213,7 +213,7 @@ async def test_a_change_waits_for_another_programs_change(asked: Database, tmp_p
 
 async def test_no_other_read_waits_for_a_list(asked: Database) -> None:
     """The list is held up until the other read has been answered."""
-    slow = asyncio.create_task(asked.list_rows("SELECT hold() AS held"))
+    slow = asyncio.create_task(asked.read_list(lambda tx: tx.rows("SELECT hold() AS held")))
     assert await asyncio.to_thread(Asked.begun.wait, 20)
     assert await kept(asked) == [7]
     Asked.answered.set()
