@@ -338,6 +338,7 @@ async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_ha
     assert (await place.job(child))["reason"] == "dependency_failed"
     assert await delete(needed) == (204, "")
 
+    monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 25.0)
     async with Client(place.url) as client:
         kept = await client.delete(waiting)
         assert kept is not None
