@@ -8,7 +8,8 @@ from server.settings.users import allowances
 
 class LiveSettings:
     """What each part holds of the settings: it reads them by name when it needs them, as in
-    ``settings.server.max_upload``. A reload puts others in their place.
+    ``settings.server.max_upload``. A reload puts others in their place; of ``[server]`` only the
+    tokens, the rest waits for a restart (:mod:`server.reload`).
 
     Attributes:
         tables: all of them.
