@@ -7,16 +7,16 @@ Then what has ended is acknowledged by ``get.Get``, and what was claimed is sent
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Final
 
 from server.domain import ending, outcome
-from server.domain.jobs import FileKind, Job
+from server.domain.jobs import FileKind
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get, Settled
 from server.stages.stage import Core, Stage
-from server.store import claims, queue
+from server.store import claims, queue, totals
 from server.store.claims import Claimed, Offer
 from shared.clock import SECOND, Micros
 from shared.units.durations import say_duration
@@ -37,7 +37,7 @@ class Round(Stage):
 
     def __init__(self, core: Core, deliver: Deliver, get: Get) -> None:
         super().__init__(core)
-        self._deliver, self._get, self._demand = deliver, get, core.wakeups.demand
+        self._deliver, self._get = deliver, get
         self._look_due = self._resume_due = self._clock.monotonic()
         self._next_due: Micros | None = None
         """When the first of the delayed jobs may be sent."""
@@ -57,8 +57,8 @@ class Round(Stage):
             await self._deliver.resume_interrupted()
             self._resume_due = now + _RESUME_EVERY_S
         moved = 0
-        if now >= self._look_due or self._demand.settings_changed:
-            self._look_due, self._demand.settings_changed = (
+        if now >= self._look_due or self._wakeups.settings_changed:
+            self._look_due, self._wakeups.settings_changed = (
                 now + self._settings.server.sender_interval,
                 False,
             )
@@ -70,10 +70,11 @@ class Round(Stage):
         reports = self._get.inbox.take(_MAX_FOLLOWED)
         slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
         if self._next_due is not None and self._next_due <= self._clock.now():
-            self._next_due, self._demand.is_new = None, True
-        claims_some = bool(self._demand.queued) and (self._demand.is_new or slot_is_free)
-        seen, self._demand.is_new = dict(self._demand.queued), False
-        offers = self._offers() if claims_some else []
+            self._next_due, self._wakeups.claim = None, True
+        queued = await totals.queued_services(self._database)
+        claims_some = bool(queued) and (self._wakeups.claim or slot_is_free)
+        offers = self._offers(queued) if claims_some else []
+        self._wakeups.claim, queued_before = False, self._wakeups.queued
         claiming: asyncio.Future[Claimed] | None = None
         async with self._storage.pending(FileKind.RESULT) as pending:
             results = await self._get.store(reports, pending)
@@ -95,7 +96,7 @@ class Round(Stage):
                 pending.commit()
         for one, answer in zip(reports, answers, strict=True):
             self._get.settled(one, answer)
-        claimed = 0 if claiming is None else self._claimed(await claiming, seen)
+        claimed = 0 if claiming is None else self._claimed(await claiming, queued_before)
         if len(reports) == _MAX_FOLLOWED:
             self._wakeups.sender.set()
         return len(reports) + claimed
@@ -107,11 +108,11 @@ class Round(Stage):
             until_s = min(until_s, (self._next_due - self._clock.now()) / SECOND)
         return max(0.01, until_s)
 
-    def _offers(self) -> list[Offer]:
-        """Services that may have queued jobs, with the agents that take some."""
+    def _offers(self, queued: Collection[str]) -> list[Offer]:
+        """The services with the agents that take jobs of them now."""
         hold = self._get.results.waiting.hold
         offers = []
-        for name in self._demand.queued:
+        for name in queued:
             service = self._services.get(name)
             if service is not None and not service.paused:
                 able = [one for one in self._fleet.candidates(name) if not hold([one.name])]
@@ -119,35 +120,26 @@ class Round(Stage):
                     offers.append(Offer(service, able))
         return offers
 
-    def _claimed(self, claimed: Claimed, seen: Mapping[str, Job | None]) -> int:
-        queued = self._demand.queued
+    def _claimed(self, claimed: Claimed, queued_before: int) -> int:
         # The ends of this round have woken the Sender, whose claim has seen their slots already.
-        self._demand.is_new = any(seen.get(name) is not job for name, job in queued.items())
-        for name, job in seen.items():
-            if name not in claimed.queued and queued.get(name) is job:
-                del queued[name]
-        for name in claimed.queued:
-            queued.setdefault(name, None)
+        self._wakeups.claim = self._wakeups.queued != queued_before
         self._next_due = claimed.next_due
         for job in claimed.jobs:
             self._fleet.claimed(job.agent or "", job.service)
             self._deliver.start(job)
         if len(claimed.jobs) >= _MAX_CLAIMED:
-            self._demand.is_new = True
-            self._wakeups.sender.set()
+            self._wakeups.send()
         return len(claimed.jobs)
 
     # -- what has waited for too long
 
     async def _look(self, now: float) -> int:
-        queued = await self._database.read(queue.queued_services)
+        queued = await totals.queued_services(self._database)
         missing = [name for name in queued if name not in self._services]
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0
-        self._demand.is_new = True
-        for name in queued:
-            self._demand.queued.setdefault(name, None)
+        self._wakeups.claim = True
         moved = await self._give_up_missing() if now >= self._missing_due else 0
         for name in queued:
             if (service := self._services.get(name)) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Final
 
 from server.domain.jobs import Hold, Job
@@ -18,26 +17,16 @@ _RECENT_FOR_S: Final = 1.0
 """Not for longer: a move whose maker is cancelled is made, and nobody is notified."""
 
 
-@dataclass(slots=True)
-class Demand:
-    """What commits have said of the queue.
-
-    Attributes:
-        queued: services that may have queued jobs, each with the one that was seen last.
-        is_new: there may be a job for a slot, or a slot for a job, since it was looked last.
-        settings_changed: of services or agents, since then.
-    """
-
-    queued: dict[str, Job | None] = field(default_factory=dict)
-    is_new: bool = True
-    settings_changed: bool = False
-
-
 class JobWakeups(Wakeups):
     """Of the loops, and of requests that wait for a job.
 
     Args:
         clock: None: the machine's.
+
+    Attributes:
+        claim: there may be a job for a slot, or a slot for a job, since it was claimed last.
+        queued: how often a job was queued.
+        settings_changed: of services or agents, since the Sender looked last.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -51,7 +40,7 @@ class JobWakeups(Wakeups):
         self.schedules = asyncio.Event()
         self.batches = asyncio.Event()
         self.webhooks = asyncio.Event()
-        self.demand = Demand()
+        self.claim, self.queued, self.settings_changed = True, 0, False
         self._events = Wakeups()
         self._recent: dict[int, tuple[Job, float]] = {}
 
@@ -59,10 +48,10 @@ class JobWakeups(Wakeups):
         """To be called after each commit with a move."""
         self._remember(job)
         if job.state is JobState.QUEUED or job.deferred:
-            self.demand.queued[job.service] = job
-            self.send()
+            self.queued += 1
+            self.send()  # work
         elif job.ended:
-            self.send()
+            self.send()  # a free slot
         if (job.ended and job.state is not JobState.COMPLETED) or job.hold is Hold.DEPENDENCY:
             self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:
@@ -92,10 +81,9 @@ class JobWakeups(Wakeups):
         return job if self._clock.monotonic() - at < _RECENT_FOR_S else None
 
     def send(self) -> None:
-        """There may be a free slot, or a job for one: look, unless nothing is queued."""
-        if self.demand.queued:
-            self.demand.is_new = True
-            self.sender.set()
+        """There may be a free slot, or a job for one."""
+        self.claim = True
+        self.sender.set()
 
     def noted(self, job_id: int) -> None:
         """There are new events of the job."""
@@ -118,7 +106,7 @@ class JobWakeups(Wakeups):
 
     def services_changed(self) -> None:
         """The settings of services, or whether they are paused, have changed."""
-        self.demand.settings_changed = True
+        self.settings_changed = True
         self.sender.set()
 
     def agent_changed(self) -> None:

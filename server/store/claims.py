@@ -41,12 +41,10 @@ class Offer(NamedTuple):
 class Claimed(NamedTuple):
     """Attributes:
     jobs: each at the beginning of its next attempt.
-    queued: services that have queued jobs now, whether these may be claimed or not.
     next_due: when the first of the delayed jobs may be claimed.
     """
 
     jobs: list[Job]
-    queued: set[str]
     next_due: Micros | None
 
 
@@ -66,11 +64,9 @@ def claim(
     """
     queue.release_delayed(tx, at)
     found = list[Job]()
-    queued = queue.queued_services(tx)
     for service, candidates in offers:
-        if service.name in queued and len(found) < most:
-            found += claim_fairly(tx, service, candidates, most - len(found), at, ended, services)
-    return Claimed(found, {*queue.queued_services(tx)}, queue.next_due(tx))
+        found += claim_fairly(tx, service, candidates, most - len(found), at, ended, services)
+    return Claimed(found, queue.next_due(tx))
 
 
 def claim_fairly(
@@ -96,13 +92,15 @@ def claim_fairly(
         The jobs, each at the beginning of its next attempt. Neither the service's quotas nor
         an agent's slots are exceeded. Its cost does not depend on the length of the queue.
     """
+    users, agents, runs = _held(tx, service.name, candidates, ended, services)
+    free = min(most, choose.free_slots(service, users))
+    if not choose.room(candidates, agents, max(1, service.pack), runs, free):
+        return []  # without a statement
     last_user = _lock(tx, service.name)
     if last_user is None:
         return []
     retired = {row["name"] for row in tx.rows(_RETIRED)}
     active = [one for one in candidates if one.name not in retired]
-    users, agents, runs = _held(tx, service.name, active, ended, services)
-    free = min(most, choose.free_slots(service, users))
     free = choose.room(active, agents, max(1, service.pack), runs, free)
     chosen = _due(tx, service, users, free, last_user) if free else []
     packs = [service.pack_of(one.array_index) for one in chosen]

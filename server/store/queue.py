@@ -81,25 +81,6 @@ def release_delayed(tx: Tx, now: Micros) -> int:
     return len(tx.rows(sql, {"now": now}))
 
 
-def queued_services(tx: Tx) -> list[str]:
-    """Services that have queued jobs. Its cost does not depend on the length of the queue."""
-    rows = tx.rows(
-        """
-        WITH RECURSIVE line (service) AS (
-            SELECT min(service) FROM jobs WHERE state = 'Queued'
-            UNION ALL
-            SELECT (
-                SELECT min(service) FROM jobs
-                WHERE state = 'Queued' AND service > line.service
-            )
-            FROM line WHERE line.service IS NOT NULL
-        )
-        SELECT service FROM line WHERE service IS NOT NULL
-        """
-    )
-    return [row["service"] for row in rows]
-
-
 def oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
     """Of each agent the oldest jobs that hold a slot there."""
     # The numbers alone are in the index of what is held: few rows are read, however many there are.

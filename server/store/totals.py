@@ -57,6 +57,7 @@ class Totals:
 
     Attributes:
         queued: service and user -> jobs in the queue, whatever holds them back.
+        services: service -> jobs in the queue.
         slots: service, user, agent and state -> jobs that hold a slot; so are the others.
         users: service -> user -> jobs.
         agents: agent -> jobs.
@@ -66,7 +67,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.holders: dict[int, Holder] = {}
-        self.queued = Counter[tuple[str, str]]()
+        self.queued, self.services = Counter[tuple[str, str]](), Counter[str]()
         self.slots = Counter[tuple[str, str, str, JobState]]()
         self.users: dict[str, Counter[str]] = {}
         self.agents = Counter[str]()
@@ -87,6 +88,7 @@ class Totals:
     def queue(self, service: str, user_id: str, by: int) -> None:
         """So many more jobs are queued."""
         _add(self.queued, (service, user_id), by)
+        _add(self.services, service, by)
 
     def _count(self, of: Holder, by: int) -> None:
         _add(self.slots, (of.service, of.user_id, of.agent, of.state), by)
@@ -129,6 +131,11 @@ async def now(database: Database) -> Totals:
 async def queued(database: Database) -> dict[tuple[str, str], int]:
     """Service and user -> jobs in the queue."""
     return dict((await now(database)).queued)
+
+
+async def queued_services(database: Database) -> set[str]:
+    """Services that have jobs in the queue."""
+    return set((await now(database)).services)
 
 
 async def held(database: Database) -> list[Held]:

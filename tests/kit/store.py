@@ -83,7 +83,7 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "children": batches.children_of,
     "expired": retention.expired,
     **_by_name(
-        *(queue.queued_services, queue.queued_before, queue.oldest_held, queue.overdue),
+        *(queue.queued_before, queue.oldest_held, queue.overdue),
         *(queue.longest_queued, pages.page, pages.ids, pages.counts, requests.to_delete),
         *(batches.failed_children, batches.child_results, batches.active_children),
         *(retention.files_in_use, retention.cleaned_services),

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,14 +69,14 @@ class Sender(Round):
     claims = False
 
     async def run_once(self) -> int:
-        self.claims = self._demand.is_new = True
+        self.claims = self._wakeups.claim = True
         try:
             return await super().run_once()
         finally:
             self.claims = False
 
-    def _offers(self) -> list[Offer]:
-        return super()._offers() if self.claims else []
+    def _offers(self, queued: Collection[str]) -> list[Offer]:
+        return super()._offers(queued) if self.claims else []
 
 
 @dataclass

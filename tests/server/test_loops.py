@@ -155,8 +155,9 @@ def test_who_waits_for_the_end_sleeps_through_the_way_and_the_sender_without_wor
         assert (each.is_set(), end.is_set(), other.is_set()) == (True, False, False)
         wakeups.changed(over)
         assert (end.is_set(), other.is_set()) == (True, False)
-    wakeups.send()
-    assert not wakeups.sender.is_set(), "nothing is queued"
+    wakeups.sender.clear()
+    wakeups.changed(job(id=1))
+    assert not wakeups.sender.is_set(), "neither a job nor a slot"
     wakeups.changed(job(id=2, state=JobState.QUEUED))
     assert wakeups.sender.is_set()
     wakeups.sender.clear()

@@ -93,7 +93,6 @@ async def fill(jobs: Store, many: int, *rows: tuple[JobState, int, int, Any]) ->
 SWEEPS: dict[str, Call] = {
     "claim_fairly": lambda jobs: jobs.claim_fairly(Service("s"), [Candidate("node", 4)], 10, 20),
     "release_delayed": lambda jobs: jobs.release_delayed(2),
-    "queued_services": lambda jobs: jobs.queued_services(),
     "unmade": lambda jobs: jobs.database.read(queue.unmade, "ann"),
     "waits_since": lambda jobs: jobs.database.read(queue.waits_since, ["s", "none"]),
     "due_batches": lambda jobs: jobs.due_batches(["s"], 100),
