@@ -212,7 +212,7 @@ class Engine:
 
     def _fresh(self, names: Sequence[str], folder: Path) -> Job:
         (folder / "names").write_text("".join(f"{name}\n" for name in names))
-        command = ("tests.mutants.fresh", str(folder / "log"), str(folder / "names"))
+        command = ("tests.mutants.inside", str(folder / "log"), str(folder / "names"))
         return Job(None, command, limit=self._limit, environ=swap.environment(folder / "code"))
 
     def _is_proof(

@@ -1,6 +1,13 @@
-"""Running tests in a process that pytest has been started in, or that was forked from one."""
+"""Running tests in a process that pytest has been started in, or that was forked from one.
+
+As a program in an interpreter of its own, for what is made at the import of a module; FILE names
+the tests, one a line, in their order:
+
+    python -m tests.mutants.inside DESCRIPTOR LOG FILE
+"""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -112,3 +119,27 @@ def _folder(config: pytest.Config, folder: Path) -> None:
     folder.mkdir(mode=0o700)
     factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
     factory._basetemp = folder.resolve()
+
+
+def main() -> None:
+    descriptor, log, file = sys.argv[1:]
+    names = Path(file).read_text().splitlines()
+
+    def tell(line: str) -> None:
+        os.write(int(descriptor), f"{line}\n".encode())
+
+    def work(session: pytest.Session) -> None:
+        os.set_inheritable(int(descriptor), False)
+        found = {item.nodeid: item for item in session.items}
+        tell("collected")
+        run_tests(session, [found[name] for name in names if name in found], tell, Path(log))
+        tell("done")
+
+    paths = dict.fromkeys(name.partition("::")[0] for name in names)
+    if not collect(["-m", "", *paths], work):
+        tell("failed at the import")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
