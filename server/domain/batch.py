@@ -30,6 +30,8 @@ class Batch:
         ranges: indices of an array; empty: the children are what the parent left.
         array_file: of an array: the file of the bundle with a line for each task.
         bundle: of the children that the parent left; None: they have the parent's.
+        rest_after: the parent is retried: the children behind this number that did not complete are
+            still to be queued again; None: none are.
     """
 
     parent_id: int
@@ -44,6 +46,7 @@ class Batch:
     max_parallel: int = 0
     fail_fast: bool = False
     has_gather: bool = False
+    rest_after: int | None = None
 
     @property
     def ended(self) -> int:

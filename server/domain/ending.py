@@ -215,7 +215,7 @@ _OF_AN_ATTEMPT: Final = (
     *("agent", "payload_id", "submitted_at", "heartbeat_at", "progress", "output"),
 )
 """Fields of a job that the next attempt begins anew."""
-_OF_A_RUN: Final = (
+OF_A_RUN: Final = (
     *_OF_AN_ATTEMPT,
     *("started_at", "exit_code", "stderr_tail", "warnings", "enforcement", "usage", "result"),
     *("retries_used", "infra_used", "later_used", "waits_since", "cancel_requested_at"),
@@ -290,7 +290,7 @@ def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
     if code:
         raise RetryRefused(job.id, code, why)
     run = job.run + 1
-    changes = queued_again(now, _OF_A_RUN) | {"run": run}
+    changes = queued_again(now, OF_A_RUN) | {"run": run}
     fields = {"by": by, "run": run}
     message = f"retried by {by}"
     return move(job, JobState.QUEUED, now, message, None, changes, "job.retried", fields)

@@ -67,6 +67,12 @@ class Batches(Stage):
                 return
             parent, batch = begun, counted
         if parent.cancel_requested_at is None:
+            while batch.rest_after is not None:
+                await self._database.write(batches.queue_again, parent.id, self._clock.now())
+                again = await self._database.read(batches.get, parent.id)
+                if again is None or again.rest_after == batch.rest_after:
+                    return  # it is to be cancelled
+                batch = again
             if batch.gives_up and batch.ended < batch.made:
                 message = f"cancelled because another child of job {parent.id} failed (fail_fast)"
                 await self._cancel_children(parent.id, self._clock.now(), message)

@@ -74,6 +74,7 @@ class Clean(Stage):
         now = self._clock.now()
         expired = await self._database.read(retention.expired, now, _AT_ONCE)
         cleaned = await self._clean(expired, now) if expired else 0
+        more = await self._database.write(retention.expire_children, now)
         deleted = await self._delete()
         forgotten = await self._forget(now)
         await self._database.write(retention.forget_old, now)
@@ -82,17 +83,14 @@ class Clean(Stage):
         if self._keep_record is not None and self._clock.monotonic() >= self._record_due:
             await self._keep_record()
             self._record_due = self._clock.monotonic() + _RECORD_EVERY_S
-        if left or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
+        if left or more or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
             self._wakeups.cleaner.set()
         return cleaned + deleted + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
         moves = [ending.expired(job, now) for job in expired]
-        cleaned = 0
-        for some in await self._database.read(retention.portions, moves):
-            count, files = await self._database.write(retention.clean, some)
-            await self._storage.delete(files)
-            cleaned += count
+        cleaned, files = await self._database.write(retention.clean, moves)
+        await self._storage.delete(files)
         if cleaned:
             log.info("jobs.cleaned", jobs=cleaned, job_ids=[job.id for job in expired])
         return cleaned

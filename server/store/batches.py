@@ -7,12 +7,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
-from server.domain.jobs import Bundle, Job, Move, Result
+from server.domain.jobs import Bundle, Hold, Job, Move, Result
 from server.store import bundles, children, jobs, records
-from server.store.children import insert_children, queue_again
+from server.store.children import insert_children
 from server.store.queue import DEFERRED
-from server.store.statements import changed, chunks
+from server.store.statements import changed, chunks, queued
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState, Reason
@@ -24,6 +25,7 @@ _DUE: Final = f"""
         AND service IN ({{services}})
         OR state = 'Running' AND (
             made = completed + failed + cancelled
+            OR rest_after IS NOT NULL AND cancel_requested_at IS NULL
             OR made < total AND cancel_requested_at IS NULL AND (fail_fast = 0 OR failed = 0)
             OR (fail_fast = 1 AND failed > 0 OR cancel_requested_at IS NOT NULL) AND EXISTS (
                 SELECT 1 FROM jobs AS child WHERE child.parent_id = jobs.id
@@ -69,13 +71,76 @@ def due(tx: Tx, services: Collection[str], limit: int) -> list[tuple[Job, Batch]
 
 
 def begin(tx: Tx, move: Move) -> Job | None:
-    """Queued → Running of a parent. Children of an earlier run that failed or were cancelled
-    are queued again, each with an event, in the same transaction.
+    """Queued → Running of a parent. If it was retried by hand, the first of its children are looked
+    at by :func:`queue_again`.
     """
     parent = jobs.move(tx, move)
     if parent is not None:
-        queue_again(tx, parent, move.at)
+        sql = "UPDATE batches SET rest_after = 0 WHERE parent_id = :id AND failed + cancelled > 0"
+        tx.rows(sql, {"id": parent.id})
+        queue_again(tx, parent.id, move.at)
     return parent
+
+
+def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
+    """Begin a new run of those of the next children that have failed or were cancelled: of some
+    hundreds, so that uploads get in between. How far it has come is in the batch: a crash leaves
+    children to be queued, and none that failed again since is queued twice.
+    """
+    values: dict[str, Any] = {"parent": parent_id, "at": at, "most": _AT_ONCE}
+    rows = tx.rows(
+        """
+        SELECT rest_after, max_parallel, made - completed - failed - cancelled AS unended
+        FROM batches JOIN jobs ON jobs.id = batches.parent_id
+        WHERE jobs.id = :parent AND rest_after IS NOT NULL AND cancel_requested_at IS NULL
+        """,
+        values,
+    )
+    if not rows:
+        return
+    ((after, most, unended),) = rows
+    found = tx.rows(
+        """
+        SELECT id, state, service, user_id FROM jobs
+        WHERE parent_id = :parent AND id > :after ORDER BY id LIMIT :most
+        """,
+        values | {"after": after},
+    )
+    again = [row for row in found if row["state"] in (JobState.FAILED, JobState.CANCELLED)]
+    fresh = records.columns(ending.queued_again(at, ending.OF_A_RUN))
+    fresh |= {"state": JobState.QUEUED, "reason": None, "hold": Hold.PARALLEL if most else None}
+    fresh["message"] = values["message"] = f"queued again with job {parent_id}"
+    setting = ", ".join(f"{name} = :{name}" for name in fresh)
+    for names, params in chunks([row["id"] for row in again], _AT_ONCE):
+        tx.rows(
+            f"""
+            INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                                agent, fields)
+            SELECT id, :at, attempt, state, 'Queued', NULL, :message, 'job.retried', 'info', NULL,
+                   '{{}}'
+            FROM jobs WHERE id IN ({names}) ORDER BY id
+            """,  # noqa: S608 - placeholders
+            values | params,
+        )
+        sql = f"UPDATE jobs SET {setting}, run = run + 1 WHERE id IN ({names})"  # noqa: S608 - names
+        tx.rows(sql, fresh | params)
+    for row in again:
+        queued(tx, row["service"], row["user_id"], 1)
+    values["failed"] = sum(row["state"] == JobState.FAILED for row in again)
+    values["cancelled"] = len(again) - values["failed"]
+    values["after"] = found[-1]["id"] if len(found) == _AT_ONCE else None
+    tx.rows(
+        """
+        UPDATE batches SET failed = failed - :failed, cancelled = cancelled - :cancelled,
+            rest_after = :after
+        WHERE parent_id = :parent
+        """,
+        values,
+    )
+    if most:
+        free = min(most, unended + len(again)) - min(most, unended)
+        children.release_children(tx, parent_id, free, at)
+    changed(tx, jobs.get(tx, parent_id))
 
 
 def make_children(

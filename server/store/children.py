@@ -97,43 +97,6 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
     return bool(open_ones)
 
 
-def queue_again(tx: Tx, parent: Job, at: Micros) -> None:
-    """A parent that was retried by hand: a new run of the children that have not completed."""
-    values = {"parent": parent.id, "at": at, "message": f"queued again with job {parent.id}"}
-    tx.rows(
-        """
-        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
-                            agent, fields)
-        SELECT id, :at, attempt, state, 'Queued', NULL, :message, 'job.retried', 'info', NULL, '{}'
-        FROM jobs WHERE parent_id = :parent AND state IN ('Failed', 'Cancelled') ORDER BY id
-        """,
-        values,
-    )
-    again = tx.rows(
-        """
-        UPDATE jobs SET state = 'Queued', message = :message, queued_at = :at, waits_since = NULL,
-            run = run + 1,
-            retries_used = 0, infra_used = 0, later_used = 0, reason = NULL, exit_code = NULL,
-            ended_at = NULL, progress = NULL, output = '{}', heartbeat_at = NULL, not_before = 0,
-            cancel_requested_at = NULL, agent = NULL, payload_id = NULL, submitted_at = NULL,
-            started_at = NULL,
-            hold = (SELECT CASE WHEN max_parallel > 0 THEN 'parallel' END
-                    FROM batches WHERE batches.parent_id = :parent)
-        WHERE parent_id = :parent AND state IN ('Failed', 'Cancelled') RETURNING service, user_id
-        """,
-        values,
-    )
-    for row in again:
-        queued(tx, row["service"], row["user_id"], 1)
-    if not again:
-        return
-    rows = tx.rows(
-        "UPDATE batches SET failed = 0, cancelled = 0 WHERE parent_id = :parent RETURNING *", values
-    )
-    if rows[0]["max_parallel"]:
-        release_children(tx, parent.id, rows[0]["max_parallel"], at)
-
-
 def insert_children(
     tx: Tx,
     batch: Batch,

@@ -289,9 +289,12 @@ _1: Migration = (
         made INTEGER NOT NULL DEFAULT 0,
         completed INTEGER NOT NULL DEFAULT 0,
         failed INTEGER NOT NULL DEFAULT 0,
-        cancelled INTEGER NOT NULL DEFAULT 0
+        cancelled INTEGER NOT NULL DEFAULT 0,
+        rest_after INTEGER
     ) STRICT
     """,
+    # The parent is Running again, or Cleaned: its children behind this number are still to follow.
+    "CREATE INDEX batches_with_rest ON batches (parent_id) WHERE rest_after IS NOT NULL",
     """
     CREATE TABLE dependencies (
         job_id INTEGER NOT NULL REFERENCES jobs (id),

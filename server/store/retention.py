@@ -56,28 +56,9 @@ def files_in_use(tx: Tx, names: Sequence[str]) -> set[str]:
     return in_use
 
 
-def portions(tx: Tx, moves: Sequence[Move]) -> list[list[Move]]:
-    """Moves into Cleaned, for a transaction each: of a parent, all children change in it, so few
-    parents are in each that has many. Uploads, claims and ends get in between.
-    """
-    made: dict[int, int] = {}
-    for names, params in chunks([move.job_id for move in moves]):
-        sql = f"SELECT parent_id, made FROM batches WHERE parent_id IN ({names})"  # noqa: S608
-        made |= {row["parent_id"]: row["made"] for row in tx.rows(sql, params)}
-    found: list[list[Move]] = []
-    children = _CHILDREN_AT_ONCE
-    for move in moves:
-        own = made.get(move.job_id, 0)
-        if not found or children + own > _CHILDREN_AT_ONCE:
-            found.append([])
-            children = 0
-        found[-1].append(move)
-        children += own
-    return found
-
-
 def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-    """Make the moves into Cleaned, and drop the jobs' idempotency keys.
+    """Make the moves into Cleaned, and drop the jobs' idempotency keys. Children of these jobs are
+    for :func:`expire_children`.
 
     Returns:
         How many were made; kind and name of the files that nothing refers to any more.
@@ -90,10 +71,39 @@ def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]
         )
         # The children of a batch go with their parent, which is never queued again.
         tx.rows(
-            f"UPDATE jobs SET expires_at = :at WHERE parent_id IN ({names})",  # noqa: S608 - placeholders
-            params | {"at": moves[0].at},
+            f"UPDATE batches SET rest_after = 0 WHERE parent_id IN ({names}) AND made > 0",  # noqa: S608 - placeholders
+            params,
         )
     return len(ids), release_files(tx, ids)
+
+
+def expire_children(tx: Tx, at: Micros) -> bool:
+    """Let some of the children of Cleaned parents expire. False: there are no more."""
+    rows = tx.rows(  # CROSS: few batches have a rest, and very many jobs are Cleaned
+        """
+        SELECT child.parent_id, child.id FROM batches CROSS JOIN jobs AS parent
+        CROSS JOIN jobs AS child WHERE rest_after IS NOT NULL
+        AND parent.id = batches.parent_id AND parent.state = 'Cleaned'
+        AND child.parent_id = batches.parent_id AND child.id > rest_after
+        ORDER BY batches.parent_id, child.id LIMIT :most
+        """,
+        {"most": _CHILDREN_AT_ONCE},
+    )
+    for names, params in chunks([row["id"] for row in rows]):
+        sql = f"UPDATE jobs SET expires_at = :at WHERE id IN ({names})"  # noqa: S608 - placeholders
+        tx.rows(sql, params | {"at": at})
+    for parent, child in {row["parent_id"]: row["id"] for row in rows}.items():
+        sql = "UPDATE batches SET rest_after = :child WHERE parent_id = :parent"
+        tx.rows(sql, {"parent": parent, "child": child})
+    if len(rows) < _CHILDREN_AT_ONCE:
+        tx.rows(
+            """
+            UPDATE batches SET rest_after = NULL WHERE rest_after IS NOT NULL AND EXISTS (
+                SELECT 1 FROM jobs WHERE id = batches.parent_id AND state = 'Cleaned'
+            )
+            """
+        )
+    return len(rows) == _CHILDREN_AT_ONCE
 
 
 def delete(tx: Tx, job_id: int) -> tuple[bool, list[tuple[FileKind, str]]]:

@@ -157,11 +157,10 @@ class Jobs:
             pass
 
     async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-        count, files = 0, list[tuple[FileKind, str]]()
-        for some in await self.database.read(retention.portions, moves):
-            cleaned, released = await self.database.write(retention.clean, some)
-            count, files = count + cleaned, files + released
-        return count, files
+        done = await self.database.write(retention.clean, moves)
+        while await self.database.write(retention.expire_children, moves[0].at):
+            pass
+        return done
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
         is_gone, files = False, list[tuple[FileKind, str]]()

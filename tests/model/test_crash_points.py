@@ -8,6 +8,7 @@ import pytest
 
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
+from server.store import batches, retention
 from server.store.listed import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
@@ -97,6 +98,26 @@ async def _requests(world: World) -> None:
     assert (job.state, job.run, job.attempt) == (JobState.COMPLETED, 2, 5)
 
 
+async def _retried_batch(world: World) -> None:
+    """A parent that failed is retried and completes, and goes with its children, one at a time."""
+    await world.start()
+    parent = await world.upload("ann", "example", array="0-2")
+    for code in (3, 0):
+        for _ in range(4):
+            await world.batches.run_once()
+            await world.sweep()
+            for agent, payload in world.payloads(PayloadState.PREPARED):
+                agent.start(payload)
+                agent.exit(payload, code)
+            await world.settle()
+        if code:
+            await world.retry(LOCAL, parent)
+    assert (await world.jobs.get(parent)).state is JobState.COMPLETED
+    await world.clock.advance(200.0)
+    for _ in range(6):
+        await world.clean.run_once()
+
+
 def _world(folder: Path, crash_point: CrashPoint, **how: Any) -> World:
     return World(folder, **{"services": SERVICES} | how, crash_point=crash_point)
 
@@ -115,6 +136,28 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path, sc
     check, world_of = _all_end_and_nothing_is_left, partial(_world, talkative=True)
     steps = await each_crash(tmp_path, world_of, scenario, check, first=first, every=len(STEPS))
     assert steps > 80, "the scenario became too short to prove anything"
+
+
+@pytest.mark.parametrize("first", STEPS)
+async def test_a_crash_between_the_children_of_a_parent_leaves_none_behind(
+    tmp_path, first, monkeypatch
+):
+    """They are queued again, and expire, with it, some at a time."""
+    monkeypatch.setattr(batches, "_AT_ONCE", 1)
+    monkeypatch.setattr(retention, "_CHILDREN_AT_ONCE", 1)
+
+    async def check(world: World, crashed_at: int | None) -> None:
+        await _all_end_and_nothing_is_left(world, crashed_at)
+        for _ in range(8):
+            await world.batches.run_once()  # of an upload that was not answered
+            await world.clock.advance(101.0)
+            await world.clean.run_once()
+        found = world.database._run("SELECT state, run FROM jobs", None)
+        assert {row["state"] for row in found} <= {"Cleaned"}, f"after a crash at step {crashed_at}"
+        assert len({row["run"] for row in found}) <= 1
+
+    steps = await each_crash(tmp_path, _world, _retried_batch, check, first=first, every=len(STEPS))
+    assert steps > 60, "the scenario became too short to prove anything"
 
 
 async def _many_at_once(world: World) -> None:

@@ -12,10 +12,10 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
-from server.store import children, queue, retention
+from server.store import batches, children, queue, retention
 from server.store.listed import Filter
 from shared.wire import JobState
-from tests.kit.store import Store, new, service
+from tests.kit.store import Store, claim, new, service
 
 SERVICE = service()
 HERE = [Candidate("node", 100)]
@@ -61,7 +61,7 @@ def to(job: Job, state: JobState, at: int = 40) -> Move:
     if state is JobState.SUBMITTED:
         return Move(job.id, job.attempt, job.state, state, at, "taken", changes={"payload_id": 1})
     if state is JobState.QUEUED:
-        changes: dict[str, Any] = {"ended_at": None, "run": job.run + 1}
+        changes = dict.fromkeys(("ended_at", "cancel_requested_at")) | {"run": job.run + 1}
         return Move(job.id, job.attempt, job.state, state, at, "retried", changes=changes)
     return ending.end(job, state, SERVICE, at, "ended")
 
@@ -226,15 +226,54 @@ async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(jobs: Store)
         assert len(rows) == left, "children first"
 
 
-async def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own(jobs) -> None:
-    parents = await jobs.added(*"abcdef")
-    for number, made in {1: 400, 2: 90, 3: 20, 5: 10_000}.items():
-        await jobs.sql(f"INSERT INTO batches (parent_id, total, made) VALUES ({number}, 1, {made})")
-    failed = [dataclasses.replace(one, state=JobState.FAILED) for one in parents]
-    moves = [to(one, JobState.CLEANED) for one in failed]
-    portions = await jobs.database.read(retention.portions, moves)
-    assert [[one.job_id for one in some] for some in portions] == [[1, 2], [3, 4], [5], [6]]
-    assert await jobs.database.read(retention.portions, []) == []
+async def test_children_expire_some_at_a_time_once_their_parents_are_cleaned(jobs, monkeypatch):
+    monkeypatch.setattr(retention, "_CHILDREN_AT_ONCE", 4)
+    parents = [await array(jobs, count) for count in (3, 2, 1)]
+    over = [await cancelled(jobs, parent) for parent in parents]
+    await jobs.database.write(retention.clean, [ending.expired(one, 70) for one in over[:2]])
+    left, more = list[int](), True
+    while more:
+        left.append(len(await jobs.rows("SELECT 1 FROM batches WHERE rest_after IS NOT NULL")))
+        more = await jobs.database.write(retention.expire_children, 70)
+        left.append(len(await jobs.expired(70, 10)))
+    assert left == [2, 4, 2, 5], "in two transactions: between them a crash leaves the rest"
+    assert await jobs.rows("SELECT 1 FROM batches WHERE rest_after IS NOT NULL") == []
+
+
+async def test_children_are_queued_again_some_at_a_time_and_none_twice(jobs, monkeypatch):
+    """Those that fail again meanwhile stay so, and the batch does not end before the last."""
+    monkeypatch.setattr(batches, "_AT_ONCE", 2)
+    parent = await array(jobs, 5, max_parallel=3)
+    again = await jobs.moved(to(await cancelled(jobs, parent), JobState.QUEUED))
+    assert await jobs.begin_batch(rules.begun(again, await batch_of(jobs, again), 60))
+    first, _, third, *_ = await jobs.children_of(parent)
+    assert (first.run, third.run, third.state) == (2, 1, JobState.CANCELLED)
+    await jobs.moved(to(await jobs.moved(claim(first)), JobState.FAILED))
+    waiting, states = list[int](), list[tuple[JobState, int]]()
+    while (await batch_of(jobs, parent)).rest_after is not None:
+        await jobs.check()
+        due = await jobs.due_batches(["s"], 10)  # what a start after a crash goes on with
+        assert [job.id for job, _ in due] == [parent.id]
+        await jobs.database.write(batches.queue_again, parent.id, 70)
+        states = [(one.state, one.run) for one in await jobs.children_of(parent)]
+        waiting.append(states.count((JobState.QUEUED, 2)))
+    assert waiting == [3, 4]
+    assert states == [(JobState.FAILED, 2), *[(JobState.QUEUED, 2)] * 4]
+    batch = await batch_of(jobs, parent)
+    assert (batch.failed, batch.cancelled) == (1, 0)
+    await jobs.check()
+
+
+async def test_a_cancel_ends_what_was_to_be_queued_again(jobs: Store, monkeypatch) -> None:
+    monkeypatch.setattr(batches, "_AT_ONCE", 2)
+    parent = await array(jobs, 5)
+    again = await jobs.moved(to(await cancelled(jobs, parent), JobState.QUEUED))
+    assert await jobs.begin_batch(rules.begun(again, await batch_of(jobs, again), 60))
+    await jobs.request_cancel(parent.id, 70)
+    await jobs.database.write(batches.queue_again, parent.id, 70)
+    assert (await batch_of(jobs, parent)).cancelled == 5
+    assert await jobs.queued() == {}
+    await jobs.check()
 
 
 async def test_a_parent_that_is_being_deleted_is_not_retried_and_takes_its_children_along(jobs):

@@ -61,6 +61,7 @@ USES: dict[str, Call] = {
     "jobs_held_back": writes(children.release_children, 1, 1, 1),
     "jobs_open_of_schedule": lambda jobs: jobs.database.rows(schedules._OPEN, {"id": 1}),
     # A batch's children, and what a user's jobs take.
+    "batches_with_rest": writes(retention.expire_children, 1),
     "jobs_of_parent": writes(children.cancel_children, 1, 1, "x"),
     "jobs_stored": lambda jobs: jobs.stored("ann"),
     # Lists and counts.
