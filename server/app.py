@@ -24,7 +24,6 @@ from server.api.audit import Recorder
 from server.api.routes import OPEN_PATHS, ROUTES, add_routes
 from server.api.server_status import status_of
 from server.domain.errors import NotReloaded
-from server.domain.troubles import TroubleKind
 from server.http.context import Context
 from server.http.permits import BrowserSessions, SignedRequests, login_path
 from server.http.problems import problems
@@ -300,14 +299,13 @@ async def serve(
             data_dir=str(table.data_dir),
             connections=limits.connections,
         )
-        supervision = Supervision(context)
         for work in (
             manager.reload_at(hangup, functools.partial(_reload, context), RealClock()),
             _prepare_pages(clock),
-            probe.watch(supervision.unready, stopping, clock),
+            probe.watch(context.health.unready, stopping, clock),
         ):
             stack.callback(asyncio.create_task(work).cancel)
-        manager.ready(clock, supervision.alive, supervision.sentence)
+        manager.ready(clock, context.health.alive, functools.partial(_sentence, context))
         interpreter.ready()
         if ready is not None:
             os.write(ready, f"{port}\n{json.dumps(_welcome(context))}\n".encode())
@@ -365,35 +363,11 @@ async def _reload(context: Context) -> None:
         await context.reload()
 
 
-class Supervision:
-    """Says from time to time whether a server is alive, and how it is: to systemd and the log."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._stuck: list[str] = []
-
-    async def alive(self) -> bool:
-        """Whether a restart would not help: every loop goes round, or waits for a disk that does
-        not answer, for which a new process would wait, too.
-        """
-        stuck = self._context.supervisor.stuck()
-        if stuck and stuck != self._stuck:
-            log.error("loop.stuck", loops=stuck)
-        self._stuck = stuck
-        if not stuck:
-            return True
-        troubles = await self._context.health.troubles()
-        return any(one.kind is TroubleKind.DATA_FOLDER_SILENT for one in troubles)
-
-    async def sentence(self) -> str:
-        """For ``systemctl status``."""
-        found = await status_of(self._context)
-        jobs = "jobs cannot be counted"
-        if found.queued is not None and found.in_work is not None:
-            jobs = f"{found.in_work} of {found.slots} slots in use, {found.queued} jobs queued"
-        wrong = "; ".join(one.message for one in found.troubles) or "all is well"
-        return f"{jobs}; {wrong}"
-
-    async def unready(self) -> dict[str, str]:
-        """Why no uploads are taken: kind of trouble -> sentence."""
-        return {one.kind.value: one.text for one in await self._context.health.troubles()}
+async def _sentence(context: Context) -> str:
+    """How it is, for ``systemctl status``."""
+    found = await status_of(context)
+    jobs = "jobs cannot be counted"
+    if found.queued is not None and found.in_work is not None:
+        jobs = f"{found.in_work} of {found.slots} slots in use, {found.queued} jobs queued"
+    wrong = "; ".join(one.message for one in found.troubles) or "all is well"
+    return f"{jobs}; {wrong}"

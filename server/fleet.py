@@ -10,7 +10,7 @@ its last byte was not sent. Its other jobs are Unknown until it is back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,7 +22,6 @@ from server.agents.events import listen
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.http import AgentClient, Sessions
 from server.agents.orchestrator import OrchestratorClient
-from server.agents.registry import Registry
 from server.domain.agents import Contact
 from server.ports import AgentError, RefusedByAgent
 from server.settings.agents import AgentTable
@@ -49,23 +48,11 @@ _STEADY_S: Final = 5.0
 
 
 class Follower:
-    """Keeps in touch with one agent.
+    """Keeps in touch with one agent."""
 
-    Args:
-        on_change: called when the agent can be talked to, or accepts work, again.
-    """
-
-    def __init__(
-        self,
-        client: AgentClient,
-        registry: Registry,
-        get: Get,
-        agents: Agents,
-        clock: Clock,
-        on_change: Callable[[], None],
-    ) -> None:
-        self._client, self._registry, self._get, self._agents = client, registry, get, agents
-        self._clock, self._on_change = clock, on_change
+    def __init__(self, client: AgentClient, core: Core, get: Get, agents: Agents) -> None:
+        self._client, self._registry, self._get, self._agents = client, core.fleet, get, agents
+        self._clock, self._on_change = core.clock, core.wakeups.agent_changed
         self._reading = False
         """Whether the end of the event stream would be noticed."""
         self._ask_now = False
@@ -212,8 +199,8 @@ class Fleet:
         poll: Poll,
         get: Get,
     ) -> None:
+        self._core, self._identity, self._clock = core, identity, core.clock
         self._registry, self._agents, self._get = core.fleet, agents, get
-        self._identity, self._clock = identity, core.clock
         self._on_change = core.wakeups.agent_changed
         self._sending, self._receiving = deliver.stop, (poll.stop, get.stop)
         self._sessions = Sessions(
@@ -302,14 +289,7 @@ class Fleet:
         assert self._following is not None, "it runs"
         for name, one in self._known.items():
             if name not in self._following:
-                follower = Follower(
-                    one.client,
-                    self._registry,
-                    self._get,
-                    self._agents,
-                    self._clock,
-                    on_change=self._on_change,
-                )
+                follower = Follower(one.client, self._core, self._get, self._agents)
                 self._following[name] = asyncio.create_task(follower.run())
 
     async def _stop_following(self, names: Collection[str]) -> None:

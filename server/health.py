@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from server.domain.troubles import Trouble, TroubleKind
 from server.loops import Loop, Supervisor
 from server.stages.clean import Clean
@@ -46,6 +48,7 @@ class Vitals:
     loops: Sequence[Loop]
 
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _SILENT = TroubleKind.DATA_FOLDER_SILENT
 _FULL = "the disk is full"
 _UNWRITABLE = "the data folder cannot be written"
@@ -71,6 +74,7 @@ class Health:
         self._clean, self._waiting = clean, waiting
         self._disk = Probe("the data folder", self._check_disk, core.clock)
         self._measured: Disk | None = None
+        self._stuck: list[str] = []
         self._aside, self._is_aside = core.settings.server.data_dir / UNKNOWN, False
         self._started_at = core.clock.now()
 
@@ -93,6 +97,20 @@ class Health:
         if self._waiting.hold_uploads(self._core.fleet):
             problems.append(Trouble(TroubleKind.RESULTS_WAITING, self._waiting.sentence()))
         return problems
+
+    async def unready(self) -> dict[str, str]:
+        """Why no uploads are taken: kind of trouble -> sentence."""
+        return {one.kind.value: one.text for one in await self.troubles()}
+
+    async def alive(self) -> bool:
+        """For the watchdog, whether a restart would not help: every loop goes round, or waits for a
+        disk that does not answer, for which a new process would wait, too.
+        """
+        stuck = self._supervisor.stuck()
+        if stuck and stuck != self._stuck:
+            log.error("loop.stuck", loops=stuck)
+        self._stuck = stuck
+        return not stuck or any(one.kind is _SILENT for one in await self.troubles())
 
     def files_to_look_at(self) -> list[Trouble]:
         """What an operator should look at; new work is welcome all the same."""

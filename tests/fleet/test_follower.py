@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -30,7 +31,7 @@ from shared.ids import Start
 from shared.wire import START, AgentHealth
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
-from tests.kit.store import job
+from tests.kit.store import core, job
 from tests.kit.waiting import until
 
 
@@ -51,7 +52,9 @@ class Following:
             self.changes += 1
 
         get, agents = cast(Get, self), cast(Agents, self)
-        self.follower = Follower(self.client, self.registry, get, agents, self.clock, changed)
+        wakeups = SimpleNamespace(agent_changed=changed)
+        parts = core(fleet=self.registry, clock=self.clock, wakeups=wakeups)
+        self.follower = Follower(self.client, parts, get, agents)
 
     async def contacted(self, name: str, health: AgentHealth) -> None:
         assert (name, health.agent) == ("fake", "fake")

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 
 from client_agent.run.runner import EndRequests
 from client_agent.storage.folders import Folders
-from server.app import Supervision
 from server.domain.troubles import Trouble, TroubleKind
+from server.health import Health
 from server.loops import Loop, Supervisor
 from server.stages.webhooks import Webhooks
 from server.storage.scratch import Scratch
@@ -33,6 +33,7 @@ from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
+from tests.kit.store import core
 from tests.kit.waiting import eventually
 from tests.kit.warm import SLOTS, Place
 from tests.server.front import SHOWN, Program, serving
@@ -300,7 +301,9 @@ async def test_users_see_neither_agents_nor_what_is_wrong(tmp_path):
 # -- what is for the watchdog
 
 
-async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk_is_silent():
+async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Sweeps that fail are not: they do for as long as a disk is full."""
     clock, goes_on = SimClock(), asyncio.Event()
     troubles: list[Trouble] = []
@@ -311,23 +314,23 @@ async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk
         raise RuntimeError("the disk is full")
 
     loop = Loop("cleaner", SimpleNamespace(run_once=sweep), 10.0, asyncio.Event(), clock)
-    health, supervisor = AsyncMock(**{"troubles.side_effect": lambda: troubles}), Supervisor()
-    context: Any = SimpleNamespace(health=health, supervisor=supervisor)
-    supervision = Supervision(context)
+    supervisor, other = Supervisor(), cast(Any, None)
+    health = Health(core(clock=clock), other, supervisor, other, other)
+    monkeypatch.setattr(health, "troubles", AsyncMock(side_effect=lambda: troubles))
     supervisor.start([loop], [])
     with capture_logs():  # to show all failures costs more than the rest
         await clock.advance(2 * PATIENCE_S)
-    assert await supervision.alive()
+    assert await health.alive()
     goes_on.clear()
     await clock.advance(PATIENCE_S)
-    assert await supervision.alive()
+    assert await health.alive()
     await clock.advance(60)
     with capture_logs() as lines:
         troubles = [Trouble(TroubleKind.DATA_FOLDER_SILENT, "a start does not help it")]
-        assert await supervision.alive()
+        assert await health.alive()
         troubles = [Trouble(TroubleKind.DISK_FULL, "the disk is full")]
-        assert not await supervision.alive()
-        assert not await supervision.alive()
+        assert not await health.alive()
+        assert not await health.alive()
     assert lines == [{"event": "loop.stuck", "loops": ["cleaner"], "log_level": "error"}]
     goes_on.set()
     with capture_logs():
