@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     SecretStr,
     ValidationInfo,
@@ -69,6 +70,28 @@ LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
+def _public(value: str | None) -> str | None:
+    origin, path = _split(value or "/")
+    if (origin and normal_origin(origin) is None) or not _PATH.fullmatch(path):
+        raise ValueError(
+            f"{value!r} is not an address such as https://jobs.example.org or "
+            "https://example.org/jobs"
+        )
+    return value
+
+
+def _origins(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    for origin in value or ():
+        if normal_origin(origin) is None:
+            raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
+    return value
+
+
+def _targets(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    AllowedTargets(value or ())
+    return value
+
+
 class ServerTable(HttpSection):
     """Table ``[server]``."""
 
@@ -79,13 +102,13 @@ class ServerTable(HttpSection):
     data_dir: Path = Path("data")
     db_path: Path | None = None
     """None: ``ferryman.sqlite`` in ``data_dir``."""
-    public_url: str | None = None
+    public_url: Annotated[str | None, AfterValidator(_public)] = None
     """Scheme and host that browsers know it by, and the path below which a proxy shows it. None, or
     a path alone: the host is that of each request."""
-    allowed_origins: StringList = None
+    allowed_origins: Annotated[StringList, AfterValidator(_origins)] = None
     """Web pages that may call it from a browser, and to which the form of an upload ticket may be
     sent on: ``https://portal.example.org``."""
-    trusted_proxies: StringList = None
+    trusted_proxies: Annotated[StringList, AfterValidator(check_networks)] = None
     """Addresses and networks of reverse proxies whose ``X-Forwarded-For`` is believed."""
     session_expires_after: Duration = Field(604_800.0, gt=0)
     """How long a browser stays logged in."""
@@ -111,7 +134,7 @@ class ServerTable(HttpSection):
     agent_timeout: Duration = Field(60.0, gt=0)
     agent_lost_after: Duration = Field(86_400.0, gt=0)
     shutdown_grace: Duration = Field(30.0, ge=0)
-    webhook_allow: StringList = None
+    webhook_allow: Annotated[StringList, AfterValidator(_targets)] = None
     """Networks and hosts that webhooks may be sent to although they are not on the Internet."""
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -160,36 +183,6 @@ class ServerTable(HttpSection):
     def url_prefix(self) -> str:
         """Path of ``public_url``."""
         return _split(self.public_url or "")[1]
-
-    @field_validator("public_url")
-    @classmethod
-    def _public(cls, value: str | None) -> str | None:
-        origin, path = _split(value or "/")
-        if (origin and normal_origin(origin) is None) or not _PATH.fullmatch(path):
-            raise ValueError(
-                f"{value!r} is not an address such as https://jobs.example.org or "
-                "https://example.org/jobs"
-            )
-        return value
-
-    @field_validator("allowed_origins")
-    @classmethod
-    def _origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for origin in value or ():
-            if normal_origin(origin) is None:
-                raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
-        return value
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _proxies(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return check_networks(value)
-
-    @field_validator("webhook_allow")
-    @classmethod
-    def _targets(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        AllowedTargets(value or ())
-        return value
 
 
 def _split(address: str) -> tuple[str, str]:
