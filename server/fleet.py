@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import structlog
 
+from server.agents.agent import Agent, Sessions
 from server.agents.events import listen
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.http import AgentClient, Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.domain.agents import Contact
 from server.ports import AgentError, RefusedByAgent
@@ -50,7 +50,7 @@ _STEADY_S: Final = 5.0
 class Follower:
     """Keeps in touch with one agent."""
 
-    def __init__(self, client: AgentClient, core: Core, get: Get, agents: Agents) -> None:
+    def __init__(self, client: Agent, core: Core, get: Get, agents: Agents) -> None:
         self._client, self._registry, self._get, self._agents = client, core.fleet, get, agents
         self._clock, self._on_change = core.clock, core.wakeups.agent_changed
         self._reading = False
@@ -178,7 +178,7 @@ class _Known:
     table: AgentTable
     connection: Mapping[str, Any]
     """What its client was made of, secrets included."""
-    client: AgentClient
+    client: Agent
     address: str
 
 
@@ -212,7 +212,7 @@ class Fleet:
         """By agent; None: the server does not run yet."""
 
     @property
-    def clients(self) -> Mapping[str, AgentClient]:
+    def clients(self) -> Mapping[str, Agent]:
         """Agent -> what calls it."""
         return {name: one.client for name, one in self._known.items()}
 
@@ -317,7 +317,7 @@ def _connection(table: AgentTable) -> dict[str, Any]:
     return table.model_dump(exclude=set(_IN_PLACE)) | secrets
 
 
-def _change_in_place(one: AgentClient, table: AgentTable) -> None:
+def _change_in_place(one: Agent, table: AgentTable) -> None:
     one.prefetch = table.prefetch
     one.services, one.max_runs = frozenset(table.services), table.max_runs
 
@@ -343,7 +343,7 @@ def contact(name: str, agent: AgentTable) -> Contact:
 
 def client(
     name: str, agent: AgentTable, sessions: Sessions, identity: Identity, clock: Clock
-) -> AgentClient:
+) -> Agent:
     """Talks to the agent."""
     more: dict[str, Any] = {
         "token": agent.secret(),

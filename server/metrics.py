@@ -10,13 +10,13 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from server.agents.agent import Agent
 from server.agents.registry import Registry
 from server.domain.agents import AgentRecord
 from server.domain.service import Service
 from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.health import Vitals
 from server.http.context import Context
-from server.ports import Agent
 from server.store import queue, totals
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known

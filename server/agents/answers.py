@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http import HTTPStatus
@@ -16,14 +17,7 @@ from typing import BinaryIO, Final, TypeVar
 
 import aiohttp
 
-from server.ports import (
-    AgentError,
-    Fetched,
-    NoSuchPayload,
-    RefusedByAgent,
-    ScratchFile,
-    Unreachable,
-)
+from server.ports import AgentError, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.clock import SECOND, Clock, Micros
 from shared.files.durable import remove_quietly
 from shared.files.opened import opened, to_end
@@ -49,6 +43,14 @@ _RETRY: Final = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A result that was downloaded whole."""
+
+    size: int
+    sha256: str
 
 
 async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:

@@ -14,16 +14,15 @@ import structlog
 from yarl import URL
 
 from server.agents import answers
-from server.agents.http import SHORT_CALL, AgentClient, Body
+from server.agents.agent import SHORT_CALL, Agent, Body, Inputs
+from server.agents.answers import Fetched
 from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.ports import (
     AgentError,
-    Fetched,
     FileStream,
-    Inputs,
     NoSuchPayload,
     RefusedByAgent,
     ScratchFile,
@@ -59,7 +58,7 @@ _NO_BYTES: Final = 2**62
 _GONE: Final = frozenset({"log_gone", "files_gone"})
 
 
-class FerrymanAgent(AgentClient):
+class FerrymanAgent(Agent):
     """A Ferryman agent.
 
     Args:
@@ -175,11 +174,6 @@ class FerrymanAgent(AgentClient):
                 raise ValueError(f"payload {payload.id} in place of payload {payload_id}")
             return payload
 
-    async def poll(
-        self, payload_id: int, to: ScratchFile
-    ) -> tuple[PayloadDoc | None, Fetched | None]:
-        raise NotImplementedError("a Ferryman agent is not polled")
-
     async def payloads(self, after: int = 0) -> PayloadList:
         """A page of what it holds for this server."""
         page = await self._page(self._server, after)
@@ -226,25 +220,56 @@ class FerrymanAgent(AgentClient):
     # -- what an attempt writes while it runs
 
     async def log_size(self, job: Job, stream: str) -> int:
+        """How many bytes the job's current attempt has written so far to "stdout" or "stderr".
+
+        Raises:
+            NoSuchPayload: it has ended there, so its logs are in its result.
+        """
         async with self._live(job, f"logs/{stream}", offset=_NO_BYTES) as answer:
             return _size(answer, LOG_SIZE)
 
     async def log(
         self, job: Job, stream: str, offset: int, *, follow: bool
     ) -> AsyncGenerator[bytes, None]:
+        """What it has written, from ``offset`` on.
+
+        Args:
+            follow: goes on with what it writes; ends when it has ended, or wrote nothing for a
+                while.
+
+        Raises:
+            NoSuchPayload: as above.
+        """
         async with self._live(job, f"logs/{stream}", offset=offset, follow=int(follow)) as answer:
             while chunk := await answer.content.readany():
                 yield chunk
 
     async def list_files(self, job: Job, after: str, limit: int) -> RunningFiles:
+        """The files that the job's current attempt has now, behind the path ``after``; not more
+        than ``limit``.
+
+        Raises:
+            NoSuchPayload: it does not run any more: they are in its result.
+        """
         async with self._live(job, "files", "application/json", after=after, limit=limit) as answer:
             return await answers.document(answer, RunningFiles)
 
     async def file_size(self, job: Job, path: str) -> int:
+        """Bytes of one of them.
+
+        Raises:
+            RefusedByAgent: code ``file_not_found``.
+            NoSuchPayload: as above.
+        """
         async with self._live(job, f"files/{quote(path, safe='')}", stop=0) as answer:
             return _size(answer, FILE_SIZE)
 
     async def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """Its bytes from ``start`` up to, not including, ``stop``; fewer where it has changed.
+
+        Raises:
+            RefusedByAgent, NoSuchPayload: as above.
+        """
         part = f"files/{quote(path, safe='')}"
         async with self._live(job, part, offset=start, stop=stop) as answer:
             while chunk := await answer.content.readany():

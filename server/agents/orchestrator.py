@@ -14,19 +14,12 @@ from typing import Any, Final
 import aiohttp
 
 from server.agents import answers
-from server.agents.http import AgentClient, Body
+from server.agents.agent import Agent, Body, Inputs
+from server.agents.answers import Fetched
 from server.domain import outcome
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
-from server.ports import (
-    AgentError,
-    Fetched,
-    Inputs,
-    NoSuchPayload,
-    RefusedByAgent,
-    ScratchFile,
-    Unreachable,
-)
+from server.ports import AgentError, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.files.bundles.reader import BundleReader
 from shared.wire import PayloadDoc, PayloadState
 
@@ -39,7 +32,7 @@ _ERRORS_OF_PROXIES: Final = frozenset(
 )
 
 
-class OrchestratorClient(AgentClient):
+class OrchestratorClient(Agent):
     """A job-orchestrator client, at the addresses that its variables give. ``/{id}`` is appended
     to download and terminate.
     """
@@ -68,9 +61,6 @@ class OrchestratorClient(AgentClient):
         if payload is None:
             raise Unreachable(self._say("a payload without a known state"), sent=True)
         return payload
-
-    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
-        raise NotImplementedError("a job-orchestrator client has no keys")
 
     async def poll(
         self, payload_id: int, to: ScratchFile

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from server.agents.http import AgentClient
+from server.agents.agent import Agent
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.choose import Candidate
 from server.domain.retry import Backoff
@@ -36,8 +36,8 @@ class _Refusal:
 class Registry:
     """The agents."""
 
-    def __init__(self, clients: Sequence[AgentClient], clock: Clock) -> None:
-        self._clients: dict[str, AgentClient] = {}
+    def __init__(self, clients: Sequence[Agent], clock: Clock) -> None:
+        self._clients: dict[str, Agent] = {}
         self._unreachable_before: dict[str, float] = {}
         """agent -> for how long it could not be reached, as its record says"""
         self._clock = clock
@@ -49,7 +49,7 @@ class Registry:
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
         self.use(clients)
 
-    def use(self, clients: Sequence[AgentClient]) -> None:
+    def use(self, clients: Sequence[Agent]) -> None:
         """These are the agents from now on. Of one with a new client nothing is remembered but for
         how long it could not be reached.
         """
@@ -79,7 +79,7 @@ class Registry:
             for client in self._able(service)
         ]
 
-    def _able(self, service: str) -> list[AgentClient]:
+    def _able(self, service: str) -> list[Agent]:
         return [
             client
             for client in self._clients.values()
@@ -88,7 +88,7 @@ class Registry:
             and not self._refuses(client, service)
         ]
 
-    def _refuses(self, client: AgentClient, service: str) -> str:
+    def _refuses(self, client: Agent, service: str) -> str:
         """Why it gets no job of the service now; empty: it does."""
         refusal = self._refusals.get((client.name, service))
         return refusal.why if refusal and self._clock.monotonic() < refusal.until else ""
@@ -174,10 +174,10 @@ class Registry:
 
     # -- who is there
 
-    def named(self, name: str) -> AgentClient | None:
+    def named(self, name: str) -> Agent | None:
         return self._clients.get(name)
 
-    def all(self) -> Sequence[AgentClient]:
+    def all(self) -> Sequence[Agent]:
         return list(self._clients.values())
 
     def remember(self, records: Sequence[AgentRecord]) -> None:
@@ -210,17 +210,17 @@ class Registry:
         silent_s = 0.0 if heard is None else self._clock.monotonic() - heard
         return silent_s if silent_s > _LATE_S else None
 
-    def mark_not_listening(self, client: AgentClient) -> None:
+    def mark_not_listening(self, client: Agent) -> None:
         """Until its next heartbeat it is not known whether it sends any."""
         self._heartbeats.pop(client.name, None)
 
-    def mark_up(self, client: AgentClient, health: AgentHealth) -> None:
+    def mark_up(self, client: Agent, health: AgentHealth) -> None:
         """It was reached."""
         client.reached()
         client.heard_at = self._clock.now()
         self.mark_health(client, health)
 
-    def mark_health(self, client: AgentClient, health: AgentHealth) -> None:
+    def mark_health(self, client: Agent, health: AgentHealth) -> None:
         """What it says of itself."""
         client.health = health
         client.unhealthy = ""
@@ -229,7 +229,7 @@ class Registry:
             how = "gets no new jobs" if well else "is unhealthy"
             client.unhealthy = f"agent {client.name} {how}: {health.message or health.status}"
 
-    def mark_status(self, client: AgentClient, status: AgentStatus) -> bool:
+    def mark_status(self, client: Agent, status: AgentStatus) -> bool:
         """How it is now. Returns whether it may be able to take more than before."""
         self._heartbeats[client.name] = self._clock.monotonic()
         health = client.health
@@ -241,7 +241,7 @@ class Registry:
         client.health = health.model_copy(update=now)
         return status.slots > (health.slots or 0)
 
-    def mark_down(self, client: AgentClient, why: str) -> None:
+    def mark_down(self, client: Agent, why: str) -> None:
         """It cannot be reached."""
         if client.reachable:
             self._unreachable_since[client.name] = self._clock.monotonic()
@@ -249,7 +249,7 @@ class Registry:
         self.mark_not_listening(client)
 
 
-def _offers(client: AgentClient, service: str) -> bool:
+def _offers(client: Agent, service: str) -> bool:
     if client.services:
         return service in client.services
     offered = client.health.services if client.health else None

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from server.agents.http import Body
+from server.agents.agent import Body, Inputs
 from server.domain.ending import heartbeat_timeout_s
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
-from server.ports import AgentError, Inputs, RefusedByAgent, Unreachable
+from server.ports import AgentError, RefusedByAgent, Unreachable
 from shared.clock import Clock
 from shared.together import Together
 from shared.wire import (

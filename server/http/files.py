@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from aiohttp import web
 
+from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.errors import BadField
 from server.domain.jobs import Attempt, FileKind, Job, Result
 from server.domain.media_types import media_type
@@ -24,7 +25,7 @@ from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
-from server.ports import Agent, AgentError, RefusedByAgent
+from server.ports import AgentError, RefusedByAgent
 from shared.files.archives.zip_directory import ZipEntry, read_part
 from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
 from shared.files.names import BundleError, shown
@@ -325,7 +326,9 @@ class RunningFile:
     etag: str | None = None
     crc: int | None = None
 
-    def __init__(self, agent: Agent, job: Job, attempt: Attempt, path: str, size: int) -> None:
+    def __init__(
+        self, agent: FerrymanAgent, job: Job, attempt: Attempt, path: str, size: int
+    ) -> None:
         self._agent, self._job, self._attempt = agent, job, attempt
         self._path, self.size = path, size
 
@@ -346,7 +349,7 @@ class RunningFile:
 
 
 async def list_running(
-    agent: Agent, job: Job, attempt: Attempt, after: str, limit: int
+    agent: FerrymanAgent, job: Job, attempt: Attempt, after: str, limit: int
 ) -> tuple[list[FileDoc], str | None]:
     """Some files of an attempt, behind the path ``after``.
 
@@ -366,7 +369,7 @@ async def list_running(
 
 @asynccontextmanager
 async def running_file(
-    agent: Agent, job: Job, attempt: Attempt, path: str
+    agent: FerrymanAgent, job: Job, attempt: Attempt, path: str
 ) -> AsyncIterator[RunningFile]:
     """One file of an attempt.
 

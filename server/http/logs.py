@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from aiohttp import hdrs, web
 from pydantic import BaseModel
 
+from server.agents.ferryman_agent import FerrymanAgent
 from server.domain import states
 from server.domain.errors import FerrymanError
 from server.domain.jobs import Attempt, FileKind, Job
@@ -23,7 +24,7 @@ from server.http.context import Context
 from server.http.event_stream import KEEPALIVE_S
 from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result
-from server.ports import Agent, AgentError, NoSuchPayload, RefusedByAgent
+from server.ports import AgentError, NoSuchPayload, RefusedByAgent
 from server.store import attempts, jobs
 from shared.clock import wait_for
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_content, read_range
@@ -427,7 +428,9 @@ def has_started(job: Job, attempt: Attempt) -> bool:
     return job.attempt == attempt.number and job.state in states.AT_AGENT
 
 
-def live_agent(context: Context, job: Job, attempt: Attempt, kind: LiveKind = LOG) -> Agent | None:
+def live_agent(
+    context: Context, job: Job, attempt: Attempt, kind: LiveKind = LOG
+) -> FerrymanAgent | None:
     """Who has what the attempt writes; None: it has ended, and has left it in its result.
 
     Raises:
@@ -438,7 +441,7 @@ def live_agent(context: Context, job: Job, attempt: Attempt, kind: LiveKind = LO
     if not has_started(job, attempt):
         raise not_started(job, kind)
     agent = context.fleet.named(job.agent or "")
-    if agent is None or not agent.supports_events:
+    if not isinstance(agent, FerrymanAgent):
         who = "a job-orchestrator client" if agent else "not in the server's settings"
         message = f"agent {job.agent} is {who}: {kind.what} can be read when the attempt has ended"
         raise Refusal(HTTPStatus.CONFLICT, kind.not_shown, message)

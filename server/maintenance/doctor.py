@@ -26,7 +26,7 @@ import aiohttp
 from pydantic import BaseModel
 
 from ferryman.findings import Finding
-from server.agents.http import say_connection
+from server.agents.agent import say_connection
 from server.api.server_status import ADVICE
 from server.domain.troubles import TroubleKind
 from server.settings.agents import AgentTable

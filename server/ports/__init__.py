@@ -1,20 +1,16 @@
-"""What stages need of agents and storages, of which there are several kinds."""
+"""What stages need of storages, of which there are several kinds."""
 
 from __future__ import annotations
 
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
-from server.ports.agents import Agent, Fetched, Inputs
 from server.ports.measures import Measures
 from server.storage.base import FileStream, InUse, PendingFiles, Storage
 from server.storage.scratch import Scratch, ScratchFile
 
 __all__ = [
-    "Agent",
     "AgentError",
-    "Fetched",
     "FileStream",
     "InUse",
-    "Inputs",
     "Measures",
     "NoSuchPayload",
     "PendingFiles",

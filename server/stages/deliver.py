@@ -1,7 +1,7 @@
 """Processing → Submitted: give a claimed job to its agent, or find out what became of it.
 
 Deliveries run beside each other, so that a slow agent holds up only its own. After an ambiguous
-failure the agent is asked for that very key (``ports.Agent.settle``) before another attempt is
+failure the agent is asked for that very key (``Agent.settle``) before another attempt is
 made, so that there are never two at once.
 """
 
@@ -13,10 +13,11 @@ from typing import Final
 
 import structlog
 
+from server.agents.agent import Agent
 from server.domain import ending, outcome
 from server.domain.jobs import Job, Move
 from server.domain.retry import Backoff
-from server.ports import Agent, RefusedByAgent, Unreachable
+from server.ports import RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs

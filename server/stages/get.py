@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import structlog
 
+from server.agents.agent import Agent
 from server.domain import ending, outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.jobs import Attempt, FileKind, Job, Move, Result
-from server.ports import Agent, AgentError, PendingFiles
+from server.ports import AgentError, PendingFiles
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.inbox import Inbox, Report, Which

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from server.agents.agent import Agent
 from server.domain import outcome
-from server.ports import Agent
 from shared.clock import Clock, Micros
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc

@@ -37,7 +37,7 @@ class InputsNotMade(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InputsFile:
-    """``ports.Inputs``: a ZIP, in a scratch file."""
+    """A ZIP, in a scratch file."""
 
     size: int
     sha256: str

@@ -11,17 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from server.agents.agent import Agent
+from server.agents.answers import Fetched
 from server.agents.registry import Registry
 from server.domain.jobs import Result
-from server.ports import (
-    Agent,
-    Fetched,
-    NoSuchPayload,
-    PendingFiles,
-    Scratch,
-    ScratchFile,
-    Unreachable,
-)
+from server.ports import NoSuchPayload, PendingFiles, Scratch, ScratchFile, Unreachable
 from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration

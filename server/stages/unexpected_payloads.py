@@ -8,9 +8,10 @@ from typing import Final
 
 import structlog
 
+from server.agents.agent import Agent
 from server.domain import outcome, states
 from server.domain.jobs import Attempt, FileKind, Job
-from server.ports import Agent, NoSuchPayload
+from server.ports import NoSuchPayload
 from server.stages.results import UNCHECKED, NoRoom, Results
 from server.stages.stage import Core, Stage
 from server.store import attempts

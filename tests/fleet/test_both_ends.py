@@ -17,9 +17,9 @@ from client_agent.intake import orders
 from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from server.agents import ferryman_agent
+from server.agents.agent import Sessions
 from server.agents.events import MAX_RESULT, QUICK_MS
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.http import Sessions
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable

@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 
 from server.agents import events as agent_events
+from server.agents.agent import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.http import Sessions
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, FileKind
 from server.domain.service import Service

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from server.agents.http import Sessions
+from server.agents.agent import Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.agents.sender import order_of

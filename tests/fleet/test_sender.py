@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from server.agents import sender
-from server.agents.http import Body
+from server.agents.agent import Body
 from server.agents.sender import MAX_WAIT_S, MISSING, Sender, SentBundles, SmallOrder
 from server.domain.jobs import Bundle
 from server.ports import RefusedByAgent, Unreachable

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from server.agents.http import AgentClient
+from server.agents.agent import Agent, Inputs
+from server.agents.answers import Fetched
 from server.agents.sender import SentBundles
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
-from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from server.ports import NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey, Start
 from shared.together import Together
@@ -61,10 +62,12 @@ class Machine(AgentModel):
     """Submits that are still on their way, with the starts of the server."""
 
 
-class SimAgent(AgentClient):
+class SimAgent(Agent):
     """An agent that keeps its promises, at the far end of a line that does not, and that is there
     while it is ``up``. Where it is not ``well`` it can be talked to, and takes no new work.
     """
+
+    supports_events = True
 
     def __init__(self, name: str, world: World, slots: int, machine: Machine) -> None:
         super().__init__(name, "", None, world.clock)  # type: ignore[arg-type]
@@ -79,10 +82,6 @@ class SimAgent(AgentClient):
         """How far its clock is ahead of the server's."""
         self.faults: list[str] = []
         """What goes wrong with the next calls, in order."""
-
-    @property
-    def supports_events(self) -> bool:
-        return True
 
     @property
     def state(self) -> AgentHealth:
@@ -188,7 +187,7 @@ class SimAgent(AgentClient):
 
         await self._world.get.reconcile(self, one_page())
 
-    # -- ports.Agent
+    # -- what an agent does
 
     @asynccontextmanager
     async def _talk(self) -> AsyncIterator[str]:
@@ -305,9 +304,6 @@ class SimAgent(AgentClient):
 
     async def partial(self, *_: Any) -> Any:
         raise AssertionError("nobody asks for it here")
-
-    async def poll(self, *_: Any) -> Any:
-        raise AssertionError("only job-orchestrator clients are polled")
 
 
 def _key_refused() -> RefusedByAgent:

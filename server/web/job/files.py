@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.access import Area
 from server.domain.jobs import Attempt, Job
 from server.domain.permits import Shows
@@ -19,7 +20,6 @@ from server.http.files import MAX_FILES, list_running, modified_at, requested_at
 from server.http.logs import FILES, live_agent
 from server.http.problems import Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
-from server.ports import Agent
 from server.store import attempts
 from server.web.job.content import spelled, visible
 from server.web.job.frame import JobFrame, frame_page, job_frame
@@ -168,7 +168,7 @@ _LAST: Final = "\U0010ffff"
 
 
 async def running_page(
-    agent: Agent, job: Job, attempt: Attempt, prefix: str, name: str, after: str
+    agent: FerrymanAgent, job: Job, attempt: Attempt, prefix: str, name: str, after: str
 ) -> FolderPage:
     """As :func:`server.web.job.files.folder_page`; ``after`` is a path of the whole list.
 

@@ -1,22 +1,23 @@
-"""HTTP calls to one agent: what Ferryman agents and job-orchestrator clients have in common."""
+"""What Ferryman agents and job-orchestrator clients have in common: state, and calls over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 
 from server.agents import answers
+from server.agents.answers import Fetched
 from server.domain.jobs import Job
+from server.domain.service import Service
 from server.ports import (
-    Agent,
     AgentError,
-    Fetched,
+    FileStream,
     Measures,
     NoSuchPayload,
     RefusedByAgent,
@@ -27,7 +28,7 @@ from server.ports import (
 from shared.clock import Clock, Micros
 from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles, say_failure
-from shared.wire import AgentHealth, AgentState, RunningFiles
+from shared.wire import AgentHealth, AgentState, PayloadDoc
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
@@ -113,8 +114,15 @@ class Sessions:
     measures: Measures = field(default_factory=Measures)
 
 
-class AgentClient(Agent):
-    """``ports.Agent``: the HTTP client of one agent.
+class Inputs(FileStream, Protocol):
+    """A ZIP of other jobs' files, which an attempt gets beside its bundle."""
+
+    @property
+    def sha256(self) -> str: ...
+
+
+class Agent:
+    """One agent, and what is known of it.
 
     Args:
         base: its address, without a slash at the end.
@@ -125,7 +133,7 @@ class AgentClient(Agent):
     Attributes:
         agent_id: of its record, by which it is the same agent under another name.
         health: what it said of itself last.
-        clock_ahead_s: how far its clock was ahead of ours then, at least.
+        clock_ahead_s: how far its clock was ahead of ours then, at least; negative: behind.
         heard_at: when it said something last.
         unreachable: why it cannot be reached; empty: it can.
         unhealthy: why it cannot take new work, though it can be reached.
@@ -133,10 +141,13 @@ class AgentClient(Agent):
         operator_state: what its operator wants of it.
         state_changed: set when that has become another.
         prefetch: how many jobs it may get beyond its slots.
+        supports_events: it is a Ferryman agent, with keys and events, as the settings say. A
+            job-orchestrator client is polled.
         max_runs: service -> most jobs of it that it may have at once; missing: any number.
         taken_over: it has seen a later start of this server, or of a copy.
     """
 
+    supports_events: bool
     agent_id: str | None = None
     health: AgentHealth | None = None
     clock_ahead_s: float | None = None
@@ -174,10 +185,12 @@ class AgentClient(Agent):
 
     @property
     def reachable(self) -> bool:
+        """Whether it can be talked to: it hands over results, kills, settles."""
         return not self.unreachable
 
     @property
     def accepts_work(self) -> bool:
+        """Whether it may get new jobs."""
         return not self.trouble
 
     @property
@@ -194,6 +207,7 @@ class AgentClient(Agent):
 
     @property
     def trouble(self) -> str:
+        """Why it does not accept work, in a sentence; empty: it does."""
         drained = ""
         if self.operator_state is AgentState.DRAINING:
             drained = f"agent {self.name} gets no new jobs: it is draining"
@@ -201,6 +215,7 @@ class AgentClient(Agent):
 
     @property
     def slots(self) -> int | None:
+        """How many jobs it runs at once; None: it does not say."""
         return self.health.slots if self.health else None
 
     @property
@@ -222,22 +237,70 @@ class AgentClient(Agent):
             well = answer.status == 200 and health.status == "ok"
             return health if well else health.model_copy(update={"status": "error"})
 
-    async def log_size(self, job: Job, stream: str) -> int:
-        raise NotImplementedError("it shows no logs of what runs")
+    # -- what an agent does; each raises Unreachable or RefusedByAgent
 
-    def log(
-        self, job: Job, stream: str, offset: int, *, follow: bool
-    ) -> AsyncGenerator[bytes, None]:
-        raise NotImplementedError("it shows no logs of what runs")
+    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
+        """Send the current attempt and its bundle. With a Ferryman agent a repeat is harmless.
 
-    async def list_files(self, job: Job, after: str, limit: int) -> RunningFiles:
-        raise NotImplementedError("it shows no files of what runs")
+        Args:
+            inputs: for Ferryman agents only.
 
-    async def file_size(self, job: Job, path: str) -> int:
-        raise NotImplementedError("it shows no files of what runs")
+        Raises:
+            OSError: the stored bundle cannot be read.
+        """
+        raise NotImplementedError
 
-    def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        raise NotImplementedError("it shows no files of what runs")
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        """The payload under the key of the current attempt, or None and the promise that there will
+        be none. Ferryman agents only.
+
+        With ``kill`` its processes are dead when this returns. The payload may be of another
+        bundle, see :func:`server.domain.outcome.is_of`.
+        """
+        raise NotImplementedError
+
+    async def poll(
+        self, payload_id: int, to: ScratchFile
+    ) -> tuple[PayloadDoc | None, Fetched | None]:
+        """Poll: the payload (None: in no state that says anything); a Completed one's result comes
+        with it, at ``to``. job-orchestrator clients only. Raises NoSuchPayload.
+        """
+        raise NotImplementedError
+
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+        """Download what an attempt left, ended or running, and check its digest.
+
+        Args:
+            most: bytes that it is said to have; more are refused.
+
+        Raises:
+            NoSuchPayload
+        """
+        raise NotImplementedError
+
+    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
+        """Download what there is of the job's current attempt, and of no other. Raises
+        NoSuchPayload.
+        """
+        raise NotImplementedError
+
+    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
+        """Return once its processes are dead: the payload as it is then (None: the agent does not
+        say).
+
+        Args:
+            key: that the payload must have; None: none is known.
+
+        Raises:
+            NoSuchPayload
+        """
+        raise NotImplementedError
+
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
+        """The agent may delete it, if it has the key. Repeats are harmless."""
+        raise NotImplementedError
+
+    # -- calls
 
     async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> Fetched:
         with self._counted("result") as moved:
