@@ -1,6 +1,5 @@
 """Webhooks: where they may be sent, what is announced, how it is signed and when it is repeated."""
 
-import base64
 import itertools
 import json
 from ipaddress import ip_address
@@ -16,7 +15,6 @@ from server.domain.webhooks import (
     deliveries_of,
     is_public,
     next_try_s,
-    secret_bytes,
     secret_of,
     secret_text,
     signature,
@@ -63,16 +61,6 @@ def test_signatures_are_those_of_standard_webhooks():
             Webhook(secret_text(key)).verify(body, headers)
     with pytest.raises(WebhookVerificationError):
         Webhook(secret_text(keys[0])).verify(body + b" ", headers)
-
-
-def test_secrets_are_checked():
-    text = "whsec_" + base64.b64encode(b"x" * 32).decode()
-    assert secret_bytes(text) == b"x" * 32
-    assert secret_text(secret_bytes(text)) == text
-    short = "whsec_" + base64.b64encode(b"x" * 23).decode()
-    for wrong in ("", "whsec_", "whsec_***", text.removeprefix("whsec_"), short, text + "ä"):
-        with pytest.raises(ValueError, match="whsec_ and base64 of 24 to 64 bytes"):
-            secret_bytes(wrong)
 
 
 def test_tries_are_spread_over_almost_a_day_and_a_receiver_may_ask_for_a_later_one_or_none():
