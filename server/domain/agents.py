@@ -42,7 +42,7 @@ class Contact:
     """An agent of the settings, and what it says of itself.
 
     Attributes:
-        agent_id: None: it says none, because it is an older one or job-orchestrator's.
+        agent_id: None: it says none, because it is job-orchestrator's.
     """
 
     name: str

@@ -202,7 +202,7 @@ class Job(Wanted, Execution):
     expires_at: Micros | None = None
     cancel_requested_at: Micros | None = None
     submitted_by: str | None = None
-    """Name of the principal who uploaded it; None: unknown, it is from an older release."""
+    """Name of the principal who uploaded it."""
     run: int = 1
     """One more each time that it is retried by hand."""
     later_used: int = 0

@@ -213,8 +213,6 @@ def unreached(
     return None
 
 
-_TRY_LATER: Final = 75
-"""Exit code (EX_TEMPFAIL) by which run.sh asks to be tried later; an older agent says no more."""
 _LONGEST_WHY: Final = 500
 
 
@@ -270,10 +268,9 @@ def _attempt_ended(
             reason = payload.reason or Reason.AGENT_ERROR
             message = message or "the attempt was interrupted"
             return _interrupted(job, service, now, uniform, reason, message, reported)
+        case PayloadState.FAILED if payload.retry_later is not None:
+            return _later(job, service, now, payload.retry_later, reported)
         case PayloadState.FAILED:
-            asked = _asked_for_later(payload)
-            if asked is not None:
-                return _later(job, service, now, asked, reported)
             message = message or f"{job.entry} failed"
             if reason is Reason.EXIT_CODE:
                 message += line_endings(job, payload.exit_code, payload.stderr_tail)
@@ -312,12 +309,6 @@ def _interrupted(
         if again is not None:
             return requeue(job, service, now, message, reason, again, reported)
     return interrupted(job, service, now, reason, message, reported=reported)
-
-
-def _asked_for_later(payload: PayloadDoc) -> RetryLater | None:
-    if payload.retry_later is None and payload.exit_code == _TRY_LATER:
-        return RetryLater() if payload.reason in (None, Reason.EXIT_CODE) else None
-    return payload.retry_later
 
 
 def _later(job: Job, service: Service, now: Micros, asked: RetryLater, reported: Reported) -> Move:

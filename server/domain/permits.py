@@ -105,7 +105,7 @@ class Link:
             Role.LINK,
             token_id=self.token_id,
             job_id=self.job_id,
-            issuer=self.issuer or f"{Role.LINK} {self.issued_by}",  # an older one does not say it
+            issuer=self.issuer,
         )
 
 

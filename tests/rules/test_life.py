@@ -65,6 +65,7 @@ EXIT_3, EXIT_4 = ({"reason": R.EXIT_CODE, "exit_code": code} for code in (3, 4))
 LOST = {"reason": R.AGENT_ERROR, "interrupted": True}
 STOPPED = {"reason": R.SHUTDOWN, "interrupted": True}
 BUSY = {"exit_code": 75, "retry_later": RetryLater(message="GPU busy", after_s=30.0)}
+LATER_ON = {"exit_code": 75, "retry_later": RetryLater()}
 RETRY, LATER, AGAIN = "job.retry", "job.retry_later", "job.interrupted"
 ENDED, EXPIRES = {"ended_at": NOW}, {"expires_at": NOW + 100 * SECOND}
 USED_UP = {"infra_used": 5, "retries_used": 5, "later_used": 5}
@@ -103,7 +104,7 @@ ENDS: tuple[Row, ...] = (
         *(SERVICE, {"queued_at": 5, "later_used": 1}, BUSY, S.QUEUED, R.EXIT_CODE, LATER),
         waits(30, later_used=2, waits_since=5),
     ),
-    (SERVICE, {}, {"exit_code": 75}, S.QUEUED, R.EXIT_CODE, LATER, waits(60, later_used=1)),
+    (SERVICE, {}, LATER_ON, S.QUEUED, R.EXIT_CODE, LATER, waits(60, later_used=1)),
     (SERVICE, {"later_used": 2}, BUSY, S.FAILED, R.EXIT_CODE, "", {}),
     (SERVICE, KEPT, BUSY, S.CANCELLED, None, "", {}),
     # Its agent shuts down, with on_shutdown = "continue", or another, which is of a shutdown only.
@@ -403,7 +404,7 @@ SENTENCES: tuple[tuple[Job, Service, dict[str, Any], str], ...] = (
     (job(), SERVICE, {"status": P.KILLED}, "killed on the agent"),
     (job(**KEPT), SERVICE, {"status": P.KILLED}, "cancelled"),
     (job(**KEPT), SERVICE, {**LOST, "message": "x"}, "cancelled; x"),
-    (job(**KEPT), SERVICE, {"exit_code": 75}, "cancelled; it asked to be tried later"),
+    (job(**KEPT), SERVICE, LATER_ON, "cancelled; it asked to be tried later"),
     (job(), SERVICE, {"exit_code": 4, "message": "no"}, f"no{NOT_NAMED}"),
     (
         *(job(), SERVICE, SILENT),
