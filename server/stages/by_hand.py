@@ -10,7 +10,7 @@ import structlog
 
 from server.domain import ending
 from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob, RetryRefused, StillNeeded
-from server.domain.jobs import Job
+from server.domain.jobs import Job, Move
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
 from server.stages.stage import Core, Stage
@@ -106,19 +106,18 @@ class RetryByHand(Stage):
             RetryRefused: it has not ended, has completed, or its bundle is gone.
             QueueFull: its user has as many jobs waiting as the service allows.
         """
-        while True:
-            job = await read_job(self._database, principal, job_id)
-            service = self._services.get(job.service)
-            move = ending.retried(job, service, self._clock.now(), principal.name)
-            most_queued = service.queued_of(job.user_id) if service else 0
-            queued = await self._database.write(requests.retry, move, job, most_queued)
-            if queued is not None:
-                log.info("job.retried", job_id=job_id, run=queued.run, by=principal.name)
-                return queued
-            now = await self._database.read(jobs.get, job_id)
-            seen, found = (
-                (one.state, one.attempt, one.run, one.delete_requested_at) for one in (job, now)
-            )
-            if seen == found:
-                why = f"its parent, job {job.parent_id}, does not wait for it: retry that one"
-                raise RetryRefused(job_id, "parent_ended", why)
+        job = await read_job(self._database, principal, job_id)
+        now, by = self._clock.now(), principal.name
+
+        def rule(job: Job) -> Move:
+            return ending.retried(job, self._services.get(job.service), now, by)
+
+        def most_queued(job: Job) -> int:
+            return self._service(job.service).queued_of(job.user_id)
+
+        queued = await self._database.write(requests.retry, job_id, rule, most_queued)
+        if queued is None:
+            why = f"its parent, job {job.parent_id}, does not wait for it: retry that one"
+            raise RetryRefused(job_id, "parent_ended", why)
+        log.info("job.retried", job_id=job_id, run=queued.run, by=by)
+        return queued

@@ -199,7 +199,12 @@ class Get(Stage):
 
     async def lost(self, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
-        await self._database.write(jobs.move, self._lost(message, job))
+
+        def rule(now: Job) -> Move | None:
+            is_same = now.key == job.key and now.state in states.HOLDS_SLOT and not now.deferred
+            return self._lost(message, now) if is_same else None
+
+        await self._database.write(jobs.change, job.id, rule)
 
     def _lost(self, message: str, job: Job) -> Move:
         return self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from server.domain import states
@@ -142,6 +142,19 @@ def get(tx: Tx, job_id: int) -> Job:
     if not rows:
         raise NoSuchJob(job_id)
     return records.job(rows[0])
+
+
+def change(tx: Tx, job_id: int, rule: Callable[[Job], Move | None]) -> Job | None:
+    """Make the move that a rule decides on by what the job is now.
+
+    Returns:
+        The job after it; None: nothing was changed.
+
+    Raises:
+        NoSuchJob; what the rule raises.
+    """
+    wanted = rule(get(tx, job_id))
+    return None if wanted is None else move(tx, wanted)
 
 
 def move_all(tx: Tx, moves: Iterable[Move]) -> list[Job | None]:

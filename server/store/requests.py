@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from server.domain.errors import QueueFull
 from server.domain.jobs import Job, Move
@@ -51,22 +51,27 @@ def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]
     return job, True
 
 
-def retry(tx: Tx, move: Move, job: Job, most_queued: int) -> Job | None:
-    """Make the move that queues an ended job again.
+def retry(
+    tx: Tx, job_id: int, rule: Callable[[Job], Move], most_queued: Callable[[Job], int]
+) -> Job | None:
+    """Queue an ended job again.
 
     Args:
+        rule: the move; raises what speaks against it.
         most_queued: as of :func:`server.store.inserts.insert_job`.
 
     Returns:
-        None: the job was no longer as the move saw it.
+        None: its parent does not wait for it.
 
     Raises:
-        QueueFull
+        NoSuchJob, QueueFull
     """
-    if most_queued:
+    job = jobs.get(tx, job_id)
+    move, most = rule(job), most_queued(job)
+    if most:
         again = _queued_again(tx, job)
-        if count_queued(tx, job.service, job.user_id) + again > most_queued:
-            raise QueueFull(job.user_id, job.service, most_queued, again)
+        if count_queued(tx, job.service, job.user_id) + again > most:
+            raise QueueFull(job.user_id, job.service, most, again)
     return jobs.move(tx, move)
 
 

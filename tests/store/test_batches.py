@@ -203,8 +203,8 @@ async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry
     assert await jobs.database.write(queue.count_queued, "s", "ann") == 8
     over = await cancelled(jobs, parent)
     with pytest.raises(QueueFull):
-        await jobs.retry(to(over, JobState.QUEUED), over, 7)
-    assert await jobs.retry(to(over, JobState.QUEUED), over, 8) is not None
+        await jobs.retry(over.id, lambda job: to(job, JobState.QUEUED), lambda _: 7)
+    assert await jobs.retry(over.id, lambda job: to(job, JobState.QUEUED), lambda _: 8) is not None
 
 
 async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(jobs: Store) -> None:
