@@ -141,12 +141,15 @@ class FerrymanAgent(Agent):
     async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
         await self._sender.acknowledge(PayloadRef(id=payload_id, key=key))
 
-    async def _post_payloads(self, body: Body) -> PayloadsAnswer:
+    async def _post_payloads(self, body: Body, orders: int) -> PayloadsAnswer:
         content = await self._post(f"{self.base}/payloads", body)
         try:
-            return PayloadsAnswer.model_validate_json(content)
+            answer = PayloadsAnswer.model_validate_json(content)
         except ValueError as problem:
             raise Unreachable(self._say(problem), sent=True) from problem
+        if len(answer.answers) != orders:
+            raise Unreachable(self._say("it has not answered each order"), sent=True)
+        return answer
 
     # -- what it has
 

@@ -41,7 +41,8 @@ MISSING: Final = "bundle_missing"
 _ORDER_BYTES: Final = 2_000
 _AT_ONCE: Final = 2
 _MAX_REMEMBERED: Final = 1_000
-Post: TypeAlias = Callable[[Body], Awaitable[PayloadsAnswer]]
+Post: TypeAlias = Callable[[Body, int], Awaitable[PayloadsAnswer]]
+"""Makes a request with so many orders; the answer has one for each. Raises AgentError."""
 T = TypeVar("T")
 
 
@@ -68,7 +69,6 @@ class Sender:
     """Sends to one agent.
 
     Args:
-        post: makes a request. Raises AgentError.
         server: identity of our database.
 
     Attributes:
@@ -174,10 +174,7 @@ class Sender:
 
         bundles = sum(size > 0 for size in sizes)
         body = Body("application/octet-stream", len(line) + length, whole(), bundles)
-        answer = await self._post(body)
-        if len(answer.answers) != len(orders):
-            raise Unreachable("it has not answered each order", sent=True)
-        return answer
+        return await self._post(body, len(orders))
 
 
 def _kept(ref: PayloadRef, code: str | None) -> RefusedByAgent | None:

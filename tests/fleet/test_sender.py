@@ -35,11 +35,12 @@ class Agent:
         self.refused: dict[int, str] = {}
         self.sender = Sender(self.post, "server", self.clock)
 
-    async def post(self, body: Body) -> PayloadsAnswer:
+    async def post(self, body: Body, orders: int) -> PayloadsAnswer:
         content = b"".join([chunk async for chunk in body.chunks()])
         assert len(content) == body.size
         line, _, rest = content.partition(b"\n")
         head = PayloadsRequest.model_validate_json(line)
+        assert len(head.orders) == orders
         self.seen.append(([one.key for one in head.orders], [ref.id for ref in head.acknowledge]))
         self.bytes.append(rest)
         await self.ready.wait()
