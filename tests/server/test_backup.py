@@ -5,6 +5,7 @@ what is copied, refused and repaired, and what a restore makes of folder and dat
 import asyncio
 import hashlib
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import AsyncExitStack, closing
@@ -120,9 +121,7 @@ def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_
     folder.sql(A_DELIVERY.format(2))
     backup(folder)
     said = restore(folder, "--skip-ids", 7)
-    assert "live: ferryman token revoke live" in said
-    assert "t2" not in said
-    assert "t3" not in said
+    assert re.findall(r"(\S+): ferryman token revoke (\S+)", said) == [("live", "live")]
     new = tmp_path / "new"
     left = tmp_path / "left"  # of a lost server: it is no obstacle, and its numbers count
     (left / UNKNOWN).mkdir(parents=True)

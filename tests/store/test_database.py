@@ -208,6 +208,8 @@ async def test_a_change_waits_for_another_programs_change(asked: Database, tmp_p
         assert await asyncio.to_thread(Asked.begun.wait, 20)
         assert not change.done()
         other.execute("COMMIT")
+    patience_ms = await asked.run(lambda raw: raw.execute("PRAGMA busy_timeout").fetchone()[0])
+    assert patience_ms == 10_000
     assert await change == 2
 
 
