@@ -19,8 +19,8 @@ from server.ports import Scratch
 from server.stages.by_hand import Delete
 from server.stages.stage import Core, Stage
 from server.store import requests, retention, totals
-from shared.clock import SECOND
-from shared.sql import Database
+from shared.clock import SECOND, Micros
+from shared.sql import Database, Tx
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -74,10 +74,9 @@ class Clean(Stage):
         now = self._clock.now()
         expired = await self._database.read(retention.expired, now, _AT_ONCE)
         cleaned = await self._clean(expired, now) if expired else 0
-        more = await self._database.write(retention.expire_children, now)
         deleted = await self._delete()
         forgotten = await self._forget(now)
-        await self._database.write(retention.forget_old, now)
+        more = await self._database.write(_tidy, now)
         orphans = await self._remove_orphans()
         left = await self._database.maintain()
         if self._keep_record is not None and self._clock.monotonic() >= self._record_due:
@@ -165,6 +164,12 @@ class Clean(Stage):
         elif removed:
             log.info("orphans.removed", files=removed)
         return removed
+
+
+def _tidy(tx: Tx, now: Micros) -> bool:
+    """In one commit; whether children are still to expire."""
+    retention.forget_old(tx, now)
+    return retention.expire_children(tx, now)
 
 
 async def recover(database: Database, scratch: Scratch) -> None:
