@@ -26,14 +26,8 @@ class AgentTasks(Generic[Key]):
     def __contains__(self, key: Key) -> bool:
         return key in self._tasks
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def __iter__(self) -> Iterator[Key]:
         return iter(self._tasks)
-
-    def __getitem__(self, key: Key) -> asyncio.Task[None]:
-        return self._tasks[key][1]
 
     def start(self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task for what the agent has, or will get. The key must not be in use."""

@@ -5,12 +5,15 @@ what ``ferryman doctor`` finds on its host, and on an agent's.
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -125,6 +128,33 @@ def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
         assert get(server, "/api/v1/jobs/1")[1]["status"] == "Queued"
         filler.unlink()
         assert upload(server)[0] == 201
+        until(lambda: get(server, "/health")[0] == 200, "health remembers")
+
+
+def test_health_answers_while_the_disk_does_not(tmp_path: Path) -> None:
+    """The disk is real, and goes on only once ``/health`` has answered."""
+    image = tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(4 << 30)  # sparse
+    server = program(tmp_path)
+    made = subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=False, capture_output=True)
+    if made.returncode or shutil.which("fsfreeze") is None:
+        pytest.skip("no mkfs.ext4 or fsfreeze: a disk that does not answer is not proved")
+    with (
+        mounted(server.data, "-o", "loop", str(image)),
+        server.running(),
+        ThreadPoolExecutor(4) as threads,
+    ):
+        assert upload(server)[0] == 201
+        subprocess.run(["fsfreeze", "-f", str(server.data)], check=True)
+        try:
+            stuck = [threads.submit(upload, server, size) for size in (10, 1 << 20, 4 << 20)]
+            until(lambda: get(server, "/health")[0] == 503, "the disk's silence is not said")
+            assert "does not answer" in get(server, "/health")[1]["message"]
+            assert not any(one.done() for one in stuck)
+        finally:
+            subprocess.run(["fsfreeze", "-u", str(server.data)], check=True)
+        assert [one.result()[0] for one in stuck] == [201] * 3
         until(lambda: get(server, "/health")[0] == 200, "health remembers")
 
 
