@@ -38,7 +38,7 @@ perturbed: setup-dev ## each seed another order of threads and requests (SEEDS="
 	@for seed in $(SEEDS); do \
 		echo "PERTURB=$$seed"; \
 		PERTURB=$$seed $(PYTHON_RUN) -m pytest -q -n 3 --dist worksteal $(or $(ARGS),$(wildcard \
-			$(addprefix tests/,contract server store model fleet agent client))) || exit; \
+			$(addprefix tests/,server store model fleet agent client))) || exit; \
 	done
 
 soak: setup-dev ## jobs for SOAK_SECONDS (600) while all is killed, reloaded and restored; then fuzz as long

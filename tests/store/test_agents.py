@@ -14,8 +14,7 @@ from shared.clock import SECOND
 from shared.ids import AttemptKey, Start
 from shared.sqlite.database import Database
 from shared.wire import AgentState, JobState
-from tests.contract.store.conftest import claim, new
-from tests.kit.store import Calls, Jobs, moved
+from tests.kit.store import Calls, Jobs, claim, moved, new
 
 S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"

@@ -1,4 +1,4 @@
-"""What every store must do with what running attempts say."""
+"""What running attempts say, in their rows and events."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,16 +10,14 @@ from server.domain.live import Live, NewEvent, Report
 from server.store.statements import Listener
 from shared.ids import AttemptKey
 from shared.wire import JobState, Progress
-from tests.contract.store.conftest import added, claim
-from tests.kit.store import Jobs
+from tests.kit.store import Jobs, claim, new
 
 LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two", "warning"))
 
 
 async def running(jobs: Jobs) -> Job:
-    (job,) = await added(jobs, "ann")
-    claimed = await jobs.move(claim(job))
-    assert claimed is not None
+    job, _ = await jobs.insert(new("ann", "s"), "queued")
+    assert await jobs.move(claim(job))
     await jobs.move(Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "Submitted"))
     moved = await jobs.move(Move(job.id, 1, JobState.SUBMITTED, JobState.RUNNING, 30, "Running"))
     assert moved is not None
@@ -122,7 +120,7 @@ async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs) -> None:
 
 
 async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, database) -> None:
-    (job,) = await added(jobs, "ann")
+    job, _ = await jobs.insert(new("ann", "s"), "queued")
     for at in (10, 20, 30):
         assert await jobs.move(claim(job))
         back = Move(job.id, 1, JobState.PROCESSING, JobState.QUEUED, at, "no answer")

@@ -1,15 +1,24 @@
-"""Connections that send or take too slowly are closed; others are not."""
+"""Connections that send or take too slowly are closed, and others are not; files that the kernel
+copies to them.
+"""
 
 import asyncio
 import contextlib
+import errno
+import hashlib
+import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
-from aiohttp import web
+import pytest
+from aiohttp import ClientSession, web
 from structlog.testing import capture_logs
 
+from shared.http import kernel_copy
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import connection_limits
+from shared.http.file_response import send_file
 from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines
 from shared.http.sockets import listen
@@ -21,6 +30,8 @@ SOON = 0.05
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 REFUSED = b"POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 64000000\r\n\r\n"
 BIG = 32 << 20
+DATA = bytes(range(256)) * 4096 * 20
+DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
 class App:
@@ -34,6 +45,10 @@ class App:
         self.rest_s = 0.0
         self.taken = 0
         self.transport: asyncio.Transport | None = None
+        self.file, self.url, self.port = Path(), "", 0
+        self.ended = asyncio.Event()
+        self.problem: BaseException | None = None
+        self.sent = 0
 
     async def get(self, _: web.Request) -> web.Response:
         return web.Response(text="hello")
@@ -64,6 +79,17 @@ class App:
             raise
         return response
 
+    async def send(self, request: web.Request) -> web.StreamResponse:
+        try:
+            answer = await send_file(request, self.file, "a.zip", DIGEST, (5, len(DATA)))
+            self.sent = answer.body_length
+            return answer
+        except BaseException as problem:
+            self.problem = problem
+            raise
+        finally:
+            self.ended.set()
+
     async def held(self, request: web.Request) -> web.StreamResponse:
         """Sent, and not finished until the test says so."""
         response = web.StreamResponse(headers={"Content-Length": "5"})
@@ -90,6 +116,7 @@ async def serving(**deadlines: float) -> AsyncIterator[tuple[App, int]]:
     app, application = App(), web.Application(client_max_size=1 << 30)
     application.router.add_get("/", app.get)
     application.router.add_get("/big", app.big)
+    application.router.add_get("/file", app.send)
     application.router.add_get("/wait", app.wait)
     application.router.add_get("/held", app.held)
     application.router.add_post("/refuse", app.refuse)
@@ -97,12 +124,40 @@ async def serving(**deadlines: float) -> AsyncIterator[tuple[App, int]]:
     sock = listen("127.0.0.1", 0)
     given = {"head_s": LATER, "keepalive_s": LATER, "send_s": LATER} | deadlines
     listener = Listener(application, sock, connection_limits(1024), Deadlines(**given), 0.1)
-    port = sock.getsockname()[1]
+    app.port = sock.getsockname()[1]
+    app.url = f"http://127.0.0.1:{app.port}/file"
     await listener.start()
     try:
-        yield app, port
+        yield app, app.port
     finally:
         await listener.close()
+
+
+@contextlib.asynccontextmanager
+async def sending(tmp_path: Path, **deadlines: float) -> AsyncIterator[App]:
+    """A section of a file, of which nothing stays open."""
+    async with serving(**deadlines) as (app, _):
+        app.file = tmp_path / "file"
+        app.file.write_bytes(b"other" + DATA + b"more")
+        yield app
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            assert one.readlink() != app.file
+    assert kernel_copy._sending == 0
+
+
+@contextlib.asynccontextmanager
+async def peer_that_stops_reading(port: int, path: bytes, most: int = 0) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.setblocking(False)
+        await loop.sock_connect(line, ("127.0.0.1", port))
+        await loop.sock_sendall(line, GET.replace(b"/ ", path + b" "))
+        got = 0
+        while got < most:  # the file has begun
+            got += len(await loop.sock_recv(line, 1_000))
+        yield
 
 
 async def gone(writer: asyncio.StreamWriter) -> None:
@@ -189,13 +244,9 @@ async def test_a_body_may_take_longer_than_a_head():
 
 async def test_a_reader_that_stops_is_cut_off():
     async with serving(send_s=SOON) as (app, port):
-        with capture_logs() as lines, socket.socket() as line:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            line.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(line, ("127.0.0.1", port))
-            await loop.sock_sendall(line, GET.replace(b"/ ", b"/big "))
-            await app.cut.wait()
+        with capture_logs() as lines:
+            async with peer_that_stops_reading(port, b"/big"):
+                await app.cut.wait()
     assert app.taken <= 1 << 20  # nor does the kernel keep megabytes for it meanwhile
     # Not by the kernel, which would notice it later, too.
     assert [one["event"] for one in lines] == ["answer.cut_off"]
@@ -223,9 +274,7 @@ async def test_a_wait_ends_when_its_caller_is_gone():
 async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrives():
     async with serving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(
-            b"POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 64000000\r\n\r\n"
-        )
+        writer.write(REFUSED)
         for _ in range(64):
             writer.write(bytes(1_000_000))
             await writer.drain()
@@ -277,3 +326,106 @@ async def test_a_paused_connection_is_read_again_afterwards():
             await writer.drain()
         assert await reader.readuntil(b"300000")
         await gone(writer)
+
+
+@pytest.fixture
+def by_kernel(monkeypatch) -> list[int]:
+    """Bytes of each call of the kernel."""
+    calls: list[int] = []
+    real = os.sendfile
+
+    def sendfile(*args: int) -> int:
+        calls.append(real(*args))
+        return calls[-1]
+
+    monkeypatch.setattr("os.sendfile", sendfile)
+    return calls
+
+
+@each(
+    "header, part",
+    [({}, slice(None)), ({"Range": "bytes=1000000-9000000"}, slice(1_000_000, 9_000_001))],
+)
+async def test_a_section_of_a_file_is_sent_by_the_kernel(tmp_path, by_kernel, header, part):
+    async with sending(tmp_path) as app, ClientSession() as session:
+        for _ in range(2):  # the connection is good for another answer
+            app.ended.clear()
+            async with session.get(app.url, headers=header) as answer:
+                assert await answer.read() == DATA[part]
+            await app.ended.wait()
+            assert app.sent >= len(DATA[part])  # what the metrics say
+    assert sum(by_kernel) == 2 * len(DATA[part])
+    by_kernel.clear()
+
+
+async def test_what_the_kernel_cannot_send_goes_through_python(tmp_path, monkeypatch):
+    def sendfile(*_: int) -> int:
+        raise OSError(errno.EINVAL, "not with this file system")
+
+    monkeypatch.setattr("os.sendfile", sendfile)
+    async with (
+        sending(tmp_path) as app,
+        ClientSession() as session,
+        session.get(app.url) as answer,
+    ):
+        assert await answer.read() == DATA
+
+
+async def test_more_than_some_answers_at_once_go_through_python(tmp_path, monkeypatch, by_kernel):
+    monkeypatch.setattr(kernel_copy, "_AT_ONCE", 0)
+    async with (
+        sending(tmp_path) as app,
+        ClientSession() as session,
+        session.get(app.url) as answer,
+    ):
+        assert await answer.read() == DATA
+    assert by_kernel == []
+
+
+async def test_a_reader_of_a_file_that_stops_is_cut_off(tmp_path, by_kernel):
+    async with sending(tmp_path, send_s=SOON) as app:
+        with capture_logs() as lines:
+            async with peer_that_stops_reading(app.port, b"/file", 2_000):
+                await app.ended.wait()
+    assert isinstance(app.problem, ConnectionError)
+    assert [one["event"] for one in lines] == ["answer.cut_off"]
+    assert 0 < sum(by_kernel) <= 1 << 20  # nor does the kernel keep megabytes for it meanwhile
+
+
+async def test_a_reader_that_is_gone_ends_its_answer(tmp_path, by_kernel):
+    async with sending(tmp_path) as app:
+        async with peer_that_stops_reading(app.port, b"/file", 2_000):
+            pass
+        await app.ended.wait()
+    assert isinstance(app.problem, ConnectionError)
+    assert by_kernel
+
+
+async def test_a_stop_of_the_server_ends_an_answer_that_is_not_read(tmp_path):
+    async with sending(tmp_path) as app, peer_that_stops_reading(app.port, b"/file", 2_000):
+        [connection] = [
+            task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task)
+        ]
+        connection.cancel()
+        await app.ended.wait()
+    assert isinstance(app.problem, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize("at_once", [32, 0], ids=["kernel", "python"])
+async def test_a_file_that_is_shorter_than_announced_ends_the_connection(
+    tmp_path, monkeypatch, at_once
+):
+    monkeypatch.setattr(kernel_copy, "_AT_ONCE", at_once)
+    monkeypatch.setattr(
+        "shared.http.file_response._size_and_content", lambda *_: (2 * len(DATA), None)
+    )
+    async with sending(tmp_path) as app:
+        with capture_logs() as lines:
+            reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+            writer.write(GET.replace(b"/ ", b"/file "))
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            await app.ended.wait()
+            await gone(writer)
+    assert isinstance(app.problem, ConnectionError)
+    assert "answer.too_short" in [one["event"] for one in lines]

@@ -1,0 +1,332 @@
+"""What callers read: whose turn it is, one read for many, snapshots of running jobs."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from server.http import reads as reads_module
+from server.http.problems import Refusal
+from server.http.reads import (
+    MAX_OF_CALLER,
+    MAX_SNAPSHOTS,
+    Each,
+    Names,
+    Reads,
+    SharedReads,
+    Snapshots,
+)
+from server.storage.scratch import Scratch
+from shared.files.archives.zip_index import ListedFile
+from shared.http.authentication import CALLER, caller_of
+from shared.principals import ANONYMOUS, Principal, Role
+from tests.kit.clock import SimClock
+from tests.kit.waiting import turns
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def reads() -> AsyncIterator[Reads]:
+    found = Reads()
+    yield found
+    found.close()
+
+
+async def as_caller(name: str, reads: Reads, work: Callable[[], T]) -> T:
+    CALLER.set(name)
+    return await reads.run(work)
+
+
+@contextmanager
+def blocked():
+    """Work that goes on until the end of the block, and what is set when some has begun."""
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def work() -> str:
+        begun.release()
+        assert end.wait(60), "nobody let it end"
+        return "done"
+
+    try:
+        yield work, begun
+    finally:
+        end.set()
+
+
+async def test_two_read_at_once_whoever_they_are(reads: Reads) -> None:
+    with blocked() as (work, begun):
+        reading = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(5)]
+        for _ in range(2):
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        assert len(reads._threads._threads) == 2  # all have asked
+    assert await asyncio.gather(*reading) == ["done"] * 5
+
+
+async def test_who_leaves_has_its_place_until_its_thread_is_done(reads: Reads) -> None:
+    with blocked() as (work, begun):
+        ann = [asyncio.create_task(as_caller("ann", reads, work))]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        ann[0].cancel()
+        ann.append(asyncio.create_task(as_caller("ann", reads, work)))
+        bob = as_caller("bob", reads, lambda: "read")
+        assert await asyncio.wait_for(bob, 60) == "read"
+    left, second = await asyncio.gather(*ann, return_exceptions=True)
+    assert isinstance(left, asyncio.CancelledError)
+    assert second == "done"
+
+
+async def test_callers_take_turns_whoever_asks_for_more(reads: Reads) -> None:
+    order: list[str] = []
+    wanted = ["ann"] * 5 + ["bob"]
+    with blocked() as (stays, begun):
+        busy = [asyncio.create_task(as_caller("cy", reads, stays))]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        with blocked() as (leaves, begun):
+            busy.append(asyncio.create_task(as_caller("dan", reads, leaves)))
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+            asked = [as_caller(name, reads, partial(order.append, name)) for name in wanted]
+            waiting = [asyncio.create_task(one) for one in asked]
+            await asyncio.to_thread(lambda: None)  # all of them have asked
+        await asyncio.gather(*waiting)  # in one thread: they cannot overtake each other
+    await asyncio.gather(*busy)
+    assert order == ["ann", "bob", *["ann"] * 4]  # not behind all that ann asked for before
+
+
+async def test_a_caller_with_too_many_searches_is_sent_away_and_others_are_not() -> None:
+    searches = Each(1, 2, "too_many_searches", "searches")
+    end, refused = asyncio.Event(), asyncio.Event()
+
+    async def search(name: str) -> str:
+        CALLER.set(name)
+        try:
+            async with searches.turn():
+                await end.wait()
+                return "found"
+        except Refusal as refusal:
+            refused.set()
+            return f"{refusal.status} {refusal.code} {refusal.retry_after_s}"
+
+    ann = [asyncio.create_task(search("ann")) for _ in range(4)]
+    await asyncio.wait_for(refused.wait(), 60)
+    bob = asyncio.create_task(search("bob"))
+    end.set()
+    answers = await asyncio.gather(*ann)
+    assert answers == ["found", "found", "found", "429 too_many_searches 5"]
+    assert await bob == "found"
+    assert searches._turns == {}
+
+
+async def test_a_caller_gets_few_zips_of_batches_at_once_and_others_get_theirs(reads) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(reads.batch_zips.turn())
+        with pytest.raises(Refusal, match="4 ZIPs of batches of yours"):
+            await stack.enter_async_context(reads.batch_zips.turn())
+        CALLER.set("another")
+        await stack.enter_async_context(reads.batch_zips.turn())
+
+
+def test_tokens_of_a_user_are_one_caller_and_strangers_are_not() -> None:
+    laptop, desk = (Principal(name, Role.USER, "ann") for name in ("laptop", "desk"))
+    portal = Principal("ann", Role.PORTAL)
+    assert caller_of(laptop, "a") == caller_of(desk, "b") != caller_of(portal, "a")
+    assert caller_of(ANONYMOUS, "a") != caller_of(ANONYMOUS, "b")
+
+
+async def test_the_names_that_are_kept_are_bounded(reads: Reads, monkeypatch) -> None:
+    monkeypatch.setattr(reads_module, "MOST_NAMES", 2_000)
+    for result in ("a", "b", "c"):
+        names = Names()
+        names.add(ListedFile(f"{result}/{number}", number, 7) for number in range(10))
+        reads.keep(result, names)
+        assert list(names)[3] == ListedFile(f"{result}/3", 3, 7)
+    assert reads.names("a") is None
+    assert reads.names("b") is not None
+    assert reads.names("c") is not None
+
+
+class Source:
+    """What is read; each read waits until it is let go on."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+
+    async def read(self) -> int:
+        self.begun += 1
+        mine = self.begun
+        await self.go_on.wait()
+        return mine
+
+
+async def test_those_who_ask_for_the_same_share_a_read():
+    shared, source = SharedReads[int](), Source()
+    reads = [asyncio.create_task(shared.read(1, "ann", source.read)) for _ in range(5)]
+    other = asyncio.create_task(shared.read(1, "bob", source.read))
+    await turns(6)
+    source.go_on.set()
+    assert await asyncio.gather(*reads) == [1] * 5
+    assert await other == 2
+    assert await shared.read(1, "ann", source.read) == 3, "the next one looks again"
+
+
+async def test_nobody_joins_a_read_that_began_before_the_last_commit():
+    shared, source = SharedReads[int](), Source()
+    early = asyncio.create_task(shared.read(1, "ann", source.read))
+    await turns(6)
+    late = [asyncio.create_task(shared.read(2, "ann", source.read)) for _ in range(2)]
+    await turns(6)
+    source.go_on.set()
+    assert await early == 1
+    assert await asyncio.gather(*late) == [2, 2]
+
+
+async def test_a_listener_that_goes_away_does_not_end_the_read_of_others():
+    shared, source = SharedReads[int](), Source()
+    first = asyncio.create_task(shared.read(1, "ann", source.read))
+    await turns(6)
+    second = asyncio.create_task(shared.read(1, "ann", source.read))
+    await turns(6)
+    first.cancel()
+    await turns(6)
+    source.go_on.set()
+    assert await second == 1
+
+
+async def test_what_goes_wrong_is_said_to_all_and_not_kept():
+    shared = SharedReads[int]()
+
+    async def fails() -> int:
+        raise ValueError("no")
+
+    found = await asyncio.gather(
+        *(shared.read(1, "ann", fails) for _ in range(3)), return_exceptions=True
+    )
+    assert [str(one) for one in found] == ["no"] * 3
+    with pytest.raises(ValueError, match="no"):
+        await shared.read(1, "ann", fails)
+
+
+class Making:
+    """Writes a snapshot when it may."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.may = asyncio.Event()
+
+    async def __call__(self, file) -> None:
+        self.made += 1
+        await self.may.wait()
+        file.path.write_text(f"snapshot {self.made}")
+
+
+@pytest.fixture
+def rig(tmp_path):
+    names = iter(range(1000))
+    clock = SimClock()
+    snapshots = Snapshots(Scratch(tmp_path, lambda: f"{next(names):032x}"), clock)
+    return snapshots, Making(), clock, tmp_path
+
+
+async def read(snapshots, job, make, hold=None):
+    async with snapshots.snapshot(job, make) as path:
+        text = path.read_text()
+        if hold is not None:
+            await hold.wait()
+        return text
+
+
+async def test_all_who_ask_at_once_get_one_snapshot(rig):
+    snapshots, make, _, staging = rig
+    readers = [asyncio.create_task(read(snapshots, 1, make)) for _ in range(20)]
+    await turns()
+    make.may.set()
+    assert set(await asyncio.gather(*readers)) == {"snapshot 1"}
+    assert make.made == 1
+    assert list(staging.iterdir()) == []
+
+
+async def test_unread_snapshots_of_a_job_do_not_add_up(rig):
+    snapshots, make, clock, staging = rig
+    make.may.set()
+    hold = asyncio.Event()
+    readers = []
+    for _ in range(15):
+        readers.append(asyncio.create_task(read(snapshots, 1, make, hold)))
+        await turns()
+        await clock.advance(60)
+    assert len(list(staging.iterdir())) == 2
+    hold.set()
+    await asyncio.gather(*readers)
+    assert list(staging.iterdir()) == []
+
+
+async def test_there_are_not_many_of_all_jobs(rig):
+    snapshots, make, _, staging = rig
+    make.may.set()
+    async with AsyncExitStack() as stack:
+        for job in range(MAX_SNAPSHOTS):
+            CALLER.set(f"user {job}")
+            await stack.enter_async_context(snapshots.snapshot(job, make))
+        with pytest.raises(Refusal) as caught:
+            await read(snapshots, 99, make)
+        assert (caught.value.status, caught.value.retry_after_s) == (503, 5)
+        assert len(list(staging.iterdir())) == MAX_SNAPSHOTS
+        assert await read(snapshots, 1, make)  # of a job that has one already
+    assert await read(snapshots, 99, make)
+    assert list(staging.iterdir()) == []
+
+
+async def test_one_caller_leaves_room_for_others(rig):
+    snapshots, make, _, staging = rig
+    make.may.set()
+    async with AsyncExitStack() as stack:
+        for job in range(MAX_OF_CALLER):
+            await stack.enter_async_context(snapshots.snapshot(job, make))
+        with pytest.raises(Refusal, match="4 snapshots that you asked for"):
+            await read(snapshots, 99, make)
+        CALLER.set("another")
+        assert await read(snapshots, 99, make)
+    assert list(staging.iterdir()) == []
+
+
+async def test_one_who_goes_away_takes_nothing_from_the_others(rig):
+    snapshots, make, _, staging = rig
+    first = asyncio.create_task(read(snapshots, 1, make))
+    second = asyncio.create_task(read(snapshots, 1, make))
+    await turns()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    make.may.set()
+    assert await second == "snapshot 1"
+    assert list(staging.iterdir()) == []
+
+
+async def test_the_last_who_goes_away_ends_the_making(rig):
+    snapshots, make, _, staging = rig
+    only = asyncio.create_task(read(snapshots, 1, make))
+    await turns()
+    only.cancel()
+    await asyncio.gather(only, return_exceptions=True)
+    make.may.set()
+    assert list(staging.iterdir()) == []
+    assert await read(snapshots, 1, make) == "snapshot 2"
+
+
+async def test_a_failure_is_everybodys_and_leaves_nothing(rig):
+    snapshots, _, _, staging = rig
+
+    async def fails(file) -> None:
+        file.path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    readers = [asyncio.create_task(read(snapshots, 1, fails)) for _ in range(3)]
+    assert {type(one) for one in await asyncio.gather(*readers, return_exceptions=True)} == {
+        OSError
+    }
+    assert list(staging.iterdir()) == []
