@@ -18,7 +18,7 @@ from server.domain.ending import heartbeat_timeout_s
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
 from server.ports import AgentError, RefusedByAgent, Unreachable
-from shared.clock import Clock
+from shared.clock import Clock, wait_for
 from shared.together import Together
 from shared.wire import (
     ArrayTask,
@@ -37,6 +37,8 @@ MAX_PAYLOADS: Final = 200
 """Orders of one request, and acknowledgements."""
 MAX_WAIT_S: Final = 0.2
 """Of acknowledgements, for a request that they go along with."""
+SEND_AT_ONCE_FROM: Final = 100
+"""So many acknowledgements that wait go at once."""
 MISSING: Final = "bundle_missing"
 _ORDER_BYTES: Final = 2_000
 _AT_ONCE: Final = 2
@@ -85,6 +87,7 @@ class Sender:
             most_size=MAX_BYTES,
         )
         self._acknowledged: list[tuple[PayloadRef, asyncio.Future[None]]] = []
+        self._enough = asyncio.Event()
         self._acknowledging: asyncio.Task[None] | None = None
 
     async def stream(
@@ -103,6 +106,8 @@ class Sender:
         """Return when the agent has it. Raises AgentError."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acknowledged.append((ref, future))
+        if len(self._acknowledged) >= SEND_AT_ONCE_FROM:
+            self._enough.set()
         if self._acknowledging is None:
             self._acknowledging = asyncio.create_task(self._acknowledge_those_left())
         await future
@@ -110,8 +115,8 @@ class Sender:
     async def _acknowledge_those_left(self) -> None:
         try:
             while self._acknowledged:
-                if len(self._acknowledged) < MAX_PAYLOADS:
-                    await self._clock.sleep(MAX_WAIT_S)
+                await wait_for(self._enough, MAX_WAIT_S, self._clock)
+                self._enough.clear()
                 if self._acknowledged:
                     with suppress(AgentError):  # whoever waits has it
                         await self._send([])

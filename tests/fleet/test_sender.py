@@ -112,15 +112,12 @@ async def test_without_a_request_they_go_by_themselves_after_a_moment() -> None:
 
 
 async def test_many_go_at_once_and_those_whose_callers_are_gone_do_not(monkeypatch) -> None:
-    monkeypatch.setattr(sender, "MAX_PAYLOADS", 3)
+    monkeypatch.setattr(sender, "SEND_AT_ONCE_FROM", 3)
     agent = Agent()
-    some = await agent.acknowledge(1, 2, 3, 4)
-    assert agent.seen == [([], [1, 2, 3])]
-    some.pop().cancel()
-    some += await agent.acknowledge(5)
-    await agent.clock.advance(MAX_WAIT_S)
-    await asyncio.gather(*some)
-    assert agent.seen == [([], [1, 2, 3]), ([], [5])]
+    (gone,) = await agent.acknowledge(1)
+    gone.cancel()
+    await asyncio.gather(*await agent.acknowledge(2, 3))
+    assert agent.seen == [([], [2, 3])]
 
 
 @each("orders", [[], [9]])
