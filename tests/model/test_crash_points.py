@@ -11,7 +11,7 @@ from server.domain.service import Service
 from server.store import batches, retention
 from server.store.listed import Filter
 from shared.principals import LOCAL
-from shared.wire import JobState, PayloadState
+from shared.wire import JobState, PayloadState, RetryLater
 from tests.model.inline_database import CrashPoint
 from tests.model.simulation import World, each_crash, end_in_each_way
 from tests.model.test_job_model import STEPS
@@ -86,7 +86,7 @@ async def _requests(world: World) -> None:
             if code is None:
                 agent.shut_down()
             else:
-                agent.exit(payload, code)
+                agent.exit(payload, code, RetryLater() if code == 75 else None)
             await world.settle()
         if run == 1:
             assert job.dead_letter
@@ -108,7 +108,7 @@ async def _retried_batch(world: World) -> None:
             await world.sweep()
             for agent, payload in world.payloads(PayloadState.PREPARED):
                 agent.start(payload)
-                agent.exit(payload, code)
+                agent.exit(payload, code, RetryLater() if code == 75 else None)
             await world.settle()
         if code:
             await world.retry(LOCAL, parent)
