@@ -81,5 +81,5 @@ deb: setup ## a Debian package of both programs, dist/ferryman_*.deb
 	@deploy/debian/build
 
 clean: ## remove .venv and every cache; never data
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants .import_linter_cache htmlcov .coverage* dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage* dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

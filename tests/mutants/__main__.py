@@ -15,11 +15,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from client_agent.storage.remove_tree import remove_tree
+import pytest
+
 from tests.mutants import engine, forms
 from tests.mutants.forks import end_with_this_process
 from tests.mutants.forms import Change, Mutant
-from tests.mutants.inside import TEMPORARY
+from tests.mutants.inside import TEMPORARY, collect
 
 
 def is_chosen(mutant: Mutant, given: argparse.Namespace) -> bool:
@@ -42,18 +43,15 @@ def change_of(mutant: Mutant) -> Change:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("words", nargs="*", help="only mutants with one of these in their line")
-    parser.add_argument(
-        "--only", metavar="PREFIX", default="", help="only mutants of files that start so"
-    )
-    parser.add_argument(
-        "--tests", nargs="+", metavar="PATH", help="files, folders or single tests that may notice"
-    )
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--slow", action="store_true", help="slow tests may notice, too")
-    parser.add_argument("--old", action="store_true", help="those in the old form, by night")
-    parser.add_argument("--mutants", type=Path, help="a file of others")
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds until a test hangs")
+    add = parser.add_argument
+    add("words", nargs="*", help="only mutants with one of these in their line")
+    add("--only", metavar="PREFIX", default="", help="only mutants of files that start so")
+    add("--tests", nargs="+", metavar="PATH", help="files, folders or single tests that may notice")
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    add("--slow", action="store_true", help="slow tests may notice, too")
+    add("--old", action="store_true", help="those in the old form, by night")
+    add("--mutants", type=Path, help="a file of others")
+    add("--patience", type=float, default=10.0, help="seconds until a test hangs")
     given = parser.parse_args()
     mutants = [*forms.read(given.mutants)] if given.mutants else forms.all_of_them()
     changes = [change_of(mutant) for mutant in mutants if is_chosen(mutant, given)]
@@ -64,24 +62,33 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     folder.chmod(0o755)
     os.environ[TEMPORARY] = str(folder)
-    began = time.monotonic()
-    try:
-        (folder / "record").mkdir()
-        known = engine.record(changes, arguments, given.jobs, folder / "record")
+    began, places = time.monotonic(), engine.write_notes(changes, folder)
+    words, wrong = Counter[str](), list[str]()
+
+    def work(session: pytest.Session) -> None:
+        known = engine.record(session, places, given.jobs, folder)
         took = time.monotonic() - began
         print(f"{len(known.seconds)} tests passed without a change in {took:.0f} s")
         for name in known.unproved:
             print(f"did not pass, and proves nothing: {name}")
-        began = time.monotonic()
-        verdicts = engine.run(changes, known, arguments, given.jobs, folder, given.patience)
+        attempts = engine.Engine(session, changes, known, given.patience)
+        for change, verdict in attempts.run(given.jobs, folder):
+            line = verdict.line(change)
+            print(line, flush=True)
+            words[verdict.word] += 1
+            wrong.extend([line] * (verdict.word != "noticed"))
+
+    try:
+        if not collect(arguments, work):
+            raise SystemExit("the tests cannot be collected")
     finally:
+        from client_agent.storage.remove_tree import remove_tree  # what it reaches was noted
+
         remove_tree(folder)
-    words = Counter(verdict.word for verdict in verdicts)
-    print(f"{len(verdicts)} mutants in {time.monotonic() - began:.0f} s:", dict(words))
-    for verdict in verdicts:
-        if verdict.word != "noticed":
-            print(engine.line_of(verdict))
-    raise SystemExit(bool(words.keys() - {"noticed"}))
+    print(f"{words.total()} mutants in {time.monotonic() - began:.0f} s:", dict(words))
+    for line in wrong:
+        print(line)
+    raise SystemExit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -1,29 +1,32 @@
-"""Runs tests with each change, in processes forked from one that has collected them all."""
+"""Runs tests with each change, in processes forked from one that has collected them all.
 
+Which test comes by where is noted first: each file of tests runs once, without a change, in modules
+that note where they are.
+"""
+
+import builtins
 import functools
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from tests.mutants import swap
-from tests.mutants.forks import Job, Tell, Work, side_by_side
+from tests.mutants.forks import Job, do, side_by_side
 from tests.mutants.forms import Change
-from tests.mutants.hook.sitecustomize import NOTES, NOW
-from tests.mutants.inside import collect, run_tests
+from tests.mutants.hook.sitecustomize import CODE, NOTES, NOW
+from tests.mutants.inside import run_tests
 from tests.mutants.places import ROOT, Place, with_notes
 
-KEPT: Final = ROOT / ".mutants"
-"""What is kept from one run for the next; git ignores it."""
 BUDGET_S: Final = 180.0
 """Of the tests of one mutant."""
 FILES_AT_ONCE: Final = 6
@@ -38,42 +41,35 @@ class Map:
     """Of each test that passes without a change."""
     unproved: list[str] = field(default_factory=list)
     """Those that do not, and those that are skipped."""
-    reached: dict[str, list[str]] = field(default_factory=dict)
-    """The tests by place, "" for the import; empty where none comes by."""
+    reached: dict[Place, set[str]] = field(default_factory=dict)
+    """The tests by place, "" for the import."""
+
+    @functools.cached_property
+    def _places(self) -> Counter[str]:
+        return Counter(name for names in self.reached.values() for name in names)
 
     def ordered(self, change: Change) -> list[str]:
         """The tests that may notice: those that come by nearest to it, the quick ones and those
         that come by little else first, and those that import the module; then the rest of their
         files, which see what those before them have made.
         """
-        if not hasattr(self, "_places"):
-            self._places = Counter(name for names in self.reached.values() for name in names)
         steps: dict[str, int] = {}
-        for where, count in sorted(change.places.items(), key=lambda one: one[1]):
-            for name in self.reached.get(_name(where), ()):
-                if name in self.seconds:
-                    steps.setdefault(name, count)
+        for place, count in sorted(change.places.items(), key=lambda one: one[1]):
+            for name in self.reached[place] & self.seconds.keys():
+                steps.setdefault(name, count)
         for name in self.seconds if change.names else ():
             text = _text(_file(name))
             if change.module in text and any(one in text for one in change.names):
                 steps.setdefault(name, 0)  # it may read a constant itself
         files = {_file(name) for name in steps}
-        rest = [name for name in self.seconds if _file(name) in files and name not in steps]
         about = _words(f"{change.what} {change.file}")
 
-        def cost(name: str) -> tuple[int, float]:
-            imports = change.module in _text(_file(name))
-            alike = 1 + len(about & _words(name)) + 2 * imports
-            return steps.get(name, 99), (self.seconds[name] + 0.02) * self._places[name] / alike**3
+        def cost(name: str) -> tuple[int, float, str]:
+            alike = 1 + len(about & _words(name)) + 2 * (change.module in _text(_file(name)))
+            long = (self.seconds[name] + 0.02) * self._places[name] / alike**3
+            return steps.get(name, 100), long, name
 
-        return sorted(steps, key=cost) + sorted(rest, key=cost)
-
-    def at_import(self, change: Change) -> bool:
-        return any("" in self.reached.get(_name(place), ()) for place in change.places)
-
-
-def _name(place: Place) -> str:
-    return ":".join(place)
+        return sorted((name for name in self.seconds if _file(name) in files), key=cost)
 
 
 @functools.cache
@@ -91,177 +87,178 @@ def _file(test: str) -> str:
     return test.partition("::")[0]
 
 
-def record(changes: Sequence[Change], arguments: Sequence[str], jobs: int, folder: Path) -> Map:
+def write_notes(changes: Sequence[Change], folder: Path) -> list[Place]:
+    """What is imported from now on notes in ``folder`` which of these places it reaches."""
     places = list(dict.fromkeys(place for change in changes for place in change.places))
-    statements = {(one.file, one.spot.place): one.spot.statement for one in changes}
-    code, notes = folder / "code", folder / "notes"
-    swap.write(with_notes(places, statements), code)
-    notes.touch()
-    notes.chmod(0o666)
+    swap.write(with_notes(places), folder / "code")
+    (folder / "notes").touch()
+    (folder / "notes").chmod(0o666)
     (folder / "now").write_bytes(bytes(4))
-    environ = {**os.environ, **swap.environment(code), NOTES: str(notes), NOW: str(folder / "now")}
-    command = [sys.executable, "-P", "-m", "tests.mutants.record", str(folder), str(jobs)]
-    with subprocess.Popen([*command, *arguments], env=environ) as recording:
-        try:
-            failed = recording.wait()
-        finally:
-            recording.terminate()
-    if failed:
-        raise SystemExit("the tests cannot be collected")
-    made = Map()
-    names = [""]
-    for line in (folder / "tests").read_text().splitlines():
-        seconds, _, name = line.partition(" ")
-        names.append(name)
-        if float(seconds) < 0:
-            made.unproved.append(name)
-        else:
-            made.seconds[name] = float(seconds)
-    reached: dict[str, set[str]] = {_name(place): set() for place in places}
-    for line in notes.read_text().splitlines():
+    os.environ |= {NOTES: str(folder / "notes"), NOW: str(folder / "now")}
+    swap.take_at_import(folder / "code")
+    return places
+
+
+def record(session: pytest.Session, places: Sequence[Place], jobs: int, folder: Path) -> Map:
+    """Run each file of tests in a process of its own; no more notes are written afterwards."""
+    notes: Any = builtins.mutants_notes  # type: ignore[attr-defined]
+    numbers = {item: number for number, item in enumerate(session.items, 1)}
+    files = [list(some) for _, some in groupby(session.items, lambda item: item.path)]
+    files.sort(key=len, reverse=True)
+
+    def run_file(number: int) -> list[str]:
+        own = folder / f"{number}.now"
+        own.write_bytes(bytes(4))
+
+        def work(descriptor: int) -> None:
+            os.environ[NOW] = str(own)
+            notes.share(own)
+            log = folder / f"{number}.log"
+            run_tests(
+                session, files[number], descriptor, log, lambda item: notes.begin(numbers[item])
+            )
+
+        return do(work, lambda line: 400.0, 3_000.0).lines
+
+    seconds: dict[str, float] = {}
+    for _, lines in side_by_side(run_file, len(files), jobs):
+        for before, line in pairwise(lines):
+            if line.startswith("took "):
+                seconds[before.removeprefix("passed ")] = float(line.removeprefix("took "))
+    names = [item.nodeid for item in session.items]
+    made = Map(
+        {name: seconds[name] for name in names if name in seconds},
+        [name for name in names if name not in seconds],
+        {place: set() for place in places},
+    )
+    for line in (folder / "notes").read_text().splitlines():
         test, place = map(int, line.split())
-        reached[_name(places[place])].add(names[test])
-    made.reached = {name: sorted(tests) for name, tests in reached.items()}
+        made.reached[places[place]].add(names[test - 1] if test else "")
+    for name in (NOTES, NOW, CODE):
+        del os.environ[name]
+    builtins.mutants_notes = SimpleNamespace(reached=lambda _: None)  # type: ignore[attr-defined]
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    change: Change
+class Verdict(NamedTuple):
     word: str
     """"noticed", "SURVIVED", "NOT REACHED"."""
     test: str = ""
     how: str = ""
-    tests: int = 0
-    seconds: float = 0.0
+
+    def line(self, change: Change) -> str:
+        more = " ".join(filter(None, (self.test, f"({self.how})" if self.how else "")))
+        return f"{self.word:9} {change.label} · {more or change.file}"
 
 
 class Engine:
-    def __init__(self, session: pytest.Session, known: Map, folder: Path, patience: float) -> None:
-        self._patience = patience
-        self._session, self._map, self._folder = session, known, folder
+    def __init__(
+        self, session: pytest.Session, changes: Sequence[Change], known: Map, patience: float
+    ) -> None:
+        self._session, self._changes, self._map, self._patience = session, changes, known, patience
         self._items = {item.nodeid: item for item in session.items}
         self._functions = swap.Functions()
         self._controls: dict[str, bool] = {}
-        self._number = 0
-        kept = KEPT / "noticed.json"
-        self._noticed: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
 
-    def run(self, changes: Iterable[Change], jobs: int) -> Iterable[Verdict]:
-        for verdict in side_by_side((self._attempt(one) for one in changes), jobs):
-            self._noticed.pop(verdict.change.label, None)
-            if verdict.word == "noticed":
-                self._noticed[verdict.change.label] = verdict.test
-            KEPT.mkdir(exist_ok=True)
-            kept = json.dumps(self._noticed, indent=1, sort_keys=True)
-            (KEPT / "noticed.json").write_text(kept)
-            yield verdict
+    def run(self, jobs: int, folder: Path) -> Iterator[tuple[Change, Verdict]]:
+        def attempt(number: int) -> Verdict:
+            own = folder / str(number)
+            own.mkdir()
+            try:
+                return self._attempt(self._changes[number], own)
+            finally:
+                shutil.rmtree(own, ignore_errors=True)
 
-    def _attempt(self, change: Change) -> Work[Verdict]:
-        names = [name for name in self._map.ordered(change) if name in self._items]
-        last = self._noticed.get(change.label)
-        if last in names:
-            names = [last, *(name for name in names if name != last)]
+        for number, verdict in side_by_side(attempt, len(self._changes), jobs):
+            yield self._changes[number], verdict
+
+    def _attempt(self, change: Change, folder: Path) -> Verdict:
+        names = self._map.ordered(change)
         if not names:
-            return Verdict(change, "NOT REACHED")
-        self._number += 1
-        folder = self._folder / str(self._number)
+            return Verdict("NOT REACHED")
         swap.write({change.module: change.code}, folder / "code")
-        fresh = self._map.at_import(change) or not self._functions.can_take(change)
+        at_import = any("" in self._map.reached[place] for place in change.places)
+        fresh = at_import or not self._functions.can_take(change)
         left, seconds, passed = names, 0.0, 0
         while left and seconds < BUDGET_S:
-            some = (
-                _first_files(left, FILES_AT_ONCE * (1 if left is names else 10)) if fresh else left
-            )
-            job = self._fresh(some, folder) if fresh else self._forked(change, some, folder)
-            job.budget = BUDGET_S - seconds + 30
-            job = yield job
+            most = FILES_AT_ONCE * (1 if left is names else 10)
+            files = list(dict.fromkeys(map(_file, left)))[: most if fresh else None]
+            some = [name for name in left if _file(name) in files]
+            job = self._run(change, some, fresh, folder, BUDGET_S - seconds + 30)
             seconds += job.seconds
-            test, how = _outcome(job)
+            started = [line[6:] for line in job.lines if line.startswith("start ")]
             passed += sum(line.startswith("passed ") for line in job.lines)
-            if test and job.killed and seconds >= BUDGET_S and how == "hangs":
+            test, how = _outcome(job)
+            if how == "hangs" and seconds >= BUDGET_S:
                 break  # no hang: its time was over
-            before = _started(job)[:-1]
-            if test and (yield from self._is_proof(change, test, before, fresh, folder)):
-                shutil.rmtree(folder, ignore_errors=True)
-                return Verdict(change, "noticed", test, how, passed, seconds)
-            gone = {test} if test else set(some)
-            left = [name for name in left if name not in gone.union(_started(job) if test else ())]
+            if test and self._is_proof(change, [*started[:-1], test], fresh, folder):
+                return Verdict("noticed", test, how)
+            gone = {test, *started} if test else {*some}
+            left = [name for name in left if name not in gone]
         over = f", {len(left)} more had no time" if left else ""
-        shutil.rmtree(folder, ignore_errors=True)
-        return Verdict(change, "SURVIVED", how=f"{passed} tests passed{over}", seconds=seconds)
+        return Verdict("SURVIVED", how=f"{passed} tests passed{over}")
 
-    def _limit(self, line: str) -> float:
-        word, _, name = line.partition(" ")
-        if word == "start":
-            return self._patience + 10 * self._map.seconds.get(name, 0.0)
-        if word in ("failed", "passed", "done"):
-            return 20.0
-        return 60.0 if line else 300.0  # a new interpreter collects first
+    def _run(
+        self,
+        change: Change | None,
+        names: Sequence[str],
+        fresh: bool,
+        folder: Path,
+        budget: float = BUDGET_S,
+    ) -> Job:
+        def limit(line: str) -> float:
+            word, _, name = line.partition(" ")
+            if word == "start":
+                return self._patience + 10 * self._map.seconds.get(name, 0.0)
+            if word in ("failed", "passed", "took", "done"):
+                return 20.0
+            return 60.0 if line else 300.0  # a new interpreter collects first
 
-    def _forked(self, change: Change | None, names: Sequence[str], folder: Path) -> Job:
-        items = [self._items[name] for name in names]
-
-        def work(tell: Tell) -> None:
+        def work(descriptor: int) -> None:
+            if fresh:
+                run_fresh(descriptor)
             if change is not None:
                 swap.take_at_import(folder / "code")
                 self._functions.take(change)
-            run_tests(self._session, items, tell, folder / "log")
+            items = [self._items[name] for name in names]
+            run_tests(self._session, items, descriptor, folder / "log")
 
-        return Job(work, limit=self._limit)
+        def run_fresh(descriptor: int) -> None:
+            (folder / "names").write_text("".join(f"{name}\n" for name in names))
+            os.set_inheritable(descriptor, True)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            words = ["tests.mutants.inside", descriptor, folder / "log", folder / "names"]
+            environ = os.environ | swap.environment(folder / "code")
+            command = [sys.executable, "-P", "-m", *map(str, words)]
+            os.execve(sys.executable, command, environ)
 
-    def _fresh(self, names: Sequence[str], folder: Path) -> Job:
-        (folder / "names").write_text("".join(f"{name}\n" for name in names))
-        command = ("tests.mutants.inside", str(folder / "log"), str(folder / "names"))
-        return Job(None, command, limit=self._limit, environ=swap.environment(folder / "code"))
+        return do(work, limit, budget)
 
-    def _is_proof(
-        self,
-        change: Change,
-        test: str,
-        before: Sequence[str],
-        fresh: bool,
-        folder: Path,
-    ) -> Work[bool]:
-        """Whether the test failed because of the change and not by chance: it passes by itself
-        without it and fails again by itself with it; or it fails again after those that ran before
-        it, and passes after them without it.
+    def _is_proof(self, change: Change, names: Sequence[str], fresh: bool, folder: Path) -> bool:
+        """Whether the last test failed because of the change and not by chance: it passes by
+        itself without it and fails again by itself with it; or it fails again after those that ran
+        before it, and passes after them without it.
         """
+        *_, test = names
         if test not in self._items:  # it could not even be imported
             return True
         if test not in self._controls:
-            self._controls[test] = yield from self._passes([test])
+            self._controls[test] = self._passes([test], folder)
         if not self._controls[test]:
             return False
-        for names in ([test], [*before, test]) if before else ([test],):
-            again = (
-                yield self._fresh(names, folder) if fresh else self._forked(change, names, folder)
-            )
-            if _outcome(again)[0] == test:
-                return len(names) == 1 or (yield from self._passes(names))
-        return False
+        if _outcome(self._run(change, [test], fresh, folder))[0] == test:
+            return True
+        again = len(names) > 1 and _outcome(self._run(change, names, fresh, folder))[0] == test
+        return again and self._passes(names, folder)
 
-    def _passes(self, names: Sequence[str]) -> Work[bool]:
+    def _passes(self, names: Sequence[str], folder: Path) -> bool:
         """Whether the last of them passes without a change."""
-        self._number += 1
-        folder = self._folder / str(self._number)
-        folder.mkdir()
-        job = yield self._forked(None, names, folder)
-        return f"passed {names[-1]}" in job.lines
-
-
-def _started(job: Job) -> list[str]:
-    return [line[6:] for line in job.lines if line.startswith("start ")]
-
-
-def _first_files(names: Sequence[str], most: int) -> list[str]:
-    files = list(dict.fromkeys(map(_file, names)))[:most]
-    return [name for name in names if _file(name) in files]
+        return f"passed {names[-1]}" in self._run(None, names, False, folder).lines
 
 
 def _outcome(job: Job) -> tuple[str, str]:
     """The test that noticed, and how where it did not just fail."""
-    running = ""
+    running = "at the import"
     for line in job.lines:
         word, _, name = line.partition(" ")
         if word == "failed":
@@ -270,30 +267,4 @@ def _outcome(job: Job) -> tuple[str, str]:
             running = name
     if "done" in job.lines:
         return "", ""
-    return running or "at the import", "hangs" if job.killed else "the process ends"
-
-
-def run(
-    changes: Sequence[Change],
-    known: Map,
-    arguments: Sequence[str],
-    jobs: int,
-    folder: Path,
-    patience: float,
-) -> list[Verdict]:
-    """Collect and try all; yields each verdict as it comes."""
-    verdicts: list[Verdict] = []
-
-    def work(session: pytest.Session) -> None:
-        for verdict in Engine(session, known, folder, patience).run(changes, jobs):
-            verdicts.append(verdict)
-            print(line_of(verdict), flush=True)
-
-    if not collect(arguments, work):
-        raise SystemExit("the tests cannot be collected")
-    return verdicts
-
-
-def line_of(verdict: Verdict) -> str:
-    more = " ".join(filter(None, (verdict.test, f"({verdict.how})" if verdict.how else "")))
-    return f"{verdict.word:9} {verdict.change.label} · {more or verdict.change.file}"
+    return running, "hangs" if job.killed else "the process ends"

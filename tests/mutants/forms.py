@@ -34,6 +34,7 @@ from tests.mutants.places import (
     Place,
     Spot,
     file_of,
+    first_of,
     functions,
     module_of,
     readers,
@@ -72,17 +73,15 @@ class Mutant:
         if self.old == self.new:
             raise LookupError("it changes nothing")
         try:
-            line, tree = self._made() if self.is_new else self._replaced()
+            line, tree = self._made((ROOT / self.file).read_text())
         except SyntaxError as error:
             raise LookupError(f"no Python: {error}") from error
         return Change(self.rule, self.what, self.file, tree, line)
 
-    def _made(self) -> tuple[int, ast.Module]:
-        tree = ast.parse((ROOT / self.file).read_text())
-        return edit(tree, self.where.partition(":")[2], self.old, self.new), tree
-
-    def _replaced(self) -> tuple[int, ast.Module]:
-        text = (ROOT / self.file).read_text()
+    def _made(self, text: str) -> tuple[int, ast.Module]:
+        if self.is_new:
+            tree = ast.parse(text)
+            return edit(tree, self.where.partition(":")[2], self.old, self.new), tree
         if (count := text.count(self.old)) != 1:
             raise LookupError(f"what it takes out occurs {count} times in {self.file}")
         old, new = self.old.split("\n"), [*self.new.split("\n"), None]
@@ -124,18 +123,18 @@ class Change:
     def places(self) -> dict[Place, int]:
         """Where a test must come by, with how far it is from the change."""
         if self.spot.function:
-            return {(self.file, self.spot.place): 0}
-        calls = [
+            return {(self.file, self.spot.statement): 0}
+        around = [
             node
             for node in ast.walk(self.spot.statement)
             if isinstance(node, ast.Call) and node.lineno <= self.line <= (node.end_lineno or 0)
         ]
-        named = (
-            {one.id for one in ast.walk(calls[-1]) if isinstance(one, ast.Name)} if calls else {}
-        )
+        named = {
+            one.id for call in around[-1:] for one in ast.walk(call) if isinstance(one, ast.Name)
+        }
         entry = {  # such as the handler of a route
-            (self.file, f"{name}:"): -1
-            for name, _ in functions(tree_of(self.file).body)
+            (self.file, first_of(function)): -1
+            for name, function in functions(tree_of(self.file).body)
             if name in named
         }
         return readers(self.names) | entry
@@ -202,106 +201,68 @@ def _named(node: ast.stmt) -> set[str]:
     return {node.name} if isinstance(node, Function | ast.ClassDef) else {*targets(node)}
 
 
-def _edits(scope: ast.AST, old: str, new: str) -> Iterator[Edit]:
+def _edits(scope: ast.AST, old: str, new: str) -> list[Edit]:
     old, new = textwrap.dedent(old), textwrap.dedent(new)
     if old.startswith("…"):
-        yield from _texts(scope, old.strip("…"), new.strip("…"))
-        return
-    put = ast.parse(new).body
+        return [*_texts(scope, old.strip("…"), new.strip("…"))]
     if old.startswith("@"):
-        yield from _elements(scope, ast.parse(old[1:], mode="eval").body, ("decorator_list",))
-        return
-    body = ast.parse(old).body
-    first: Any = body[0]
-    if len(body) == 1 and isinstance(first, ast.Expr):
-        found = [*_expressions(scope, first.value, put)]
-        if not found and isinstance(first.value, ast.Dict) and len(first.value.keys) == 1:
-            found = [*_entries(scope, first.value, put)]
-    else:
-        found = [*_statements(scope, body, put or [ast.Pass()])]
-        if not found and len(body) == 1 and isinstance(first, ast.Assign):
-            found = [*_arguments(scope, first, put)]
-    yield from found
+        decorator = ast.parse(old[1:], mode="eval").body
+        return [*_replaced(scope, [decorator], [], "decorator_list")]
+    pattern: list[Any] = ast.parse(old).body
+    put: list[Any] = ast.parse(new).body
+    first = pattern[0]
+    is_expression = len(pattern) == 1 and isinstance(first, ast.Expr)
+    found = list[Edit]()
+    if is_expression and all(isinstance(one, ast.Expr) for one in put):
+        found += _replaced(scope, [first.value], [one.value for one in put])
+    if not is_expression or not put or not isinstance(put[0], ast.Expr):
+        found += _replaced(scope, pattern, put or [ast.Pass()])
+    if not found and is_expression and isinstance(first.value, ast.Dict):
+        found += _entries(scope, first.value, [one.value for one in put])
+    if not found and len(pattern) == 1 and isinstance(first, ast.Assign):
+        named, *others = (ast.keyword(one.targets[0].id, one.value) for one in (first, *put))
+        found += _replaced(scope, [named], others)
+    return found
 
 
 def _same(one: object, other: ast.AST) -> bool:
     return type(one) is type(other) and ast.dump(one) == ast.dump(other)
 
 
-def _fields(scope: ast.AST) -> Iterator[tuple[Any, str, Any]]:
+def _replaced(
+    scope: ast.AST, pattern: list[Any], new: list[Any], only: str | None = None
+) -> Iterator[Edit]:
+    """Nodes that follow each other in a list of the syntax, or one that stands alone."""
     for node in ast.walk(scope):
         for field, value in ast.iter_fields(node):
-            yield node, field, value
-
-
-def _expressions(scope: ast.AST, pattern: ast.expr, put: list[ast.stmt]) -> Iterator[Edit]:
-    if not put:
-        yield from _elements(scope, pattern, None)
-        return
-    (new,) = put
-    for node, field, value in _fields(scope):
-        values = value if isinstance(value, list) else [value]
-        for index, one in enumerate(values):
-            if not _same(one, pattern):
+            if only not in (None, field):
                 continue
-            if not isinstance(new, ast.Expr):  # a statement in the place of one
-                if isinstance(node, ast.Expr):
-                    yield from _statements(scope, [node], [new])
-            elif isinstance(value, list):
-                yield one.lineno, partial(value.__setitem__, index, new.value)
-            else:
-                yield one.lineno, partial(setattr, node, field, new.value)
+            if isinstance(value, list):
+                for index in range(len(value) - len(pattern) + 1):
+                    here = slice(index, index + len(pattern))
+                    if all(map(_same, value[here], pattern)):
+                        yield value[index].lineno, partial(_splice, node, value, here, new)
+            elif len(pattern) == len(new) == 1 and _same(value, pattern[0]):
+                yield value.lineno, partial(setattr, node, field, new[0])
 
 
-def _elements(scope: ast.AST, pattern: ast.expr, fields: tuple[str, ...] | None) -> Iterator[Edit]:
-    """Take out an element of a list of the syntax, or the statement that it is."""
-    for node, field, value in _fields(scope):
-        if isinstance(node, ast.Expr) and fields is None and _same(value, pattern):
-            yield from _statements(scope, [node], [ast.Pass()])
-        elif isinstance(value, list) and (fields is None or field in fields):
-            for index, one in enumerate(value):
-                if _same(one, pattern):
-                    yield one.lineno, partial(_drop, node, value, index)
-
-
-def _drop(node: ast.AST, values: list[ast.AST], index: int) -> None:
-    del values[index]
+def _splice(node: ast.AST, values: list[Any], here: slice, new: list[Any]) -> None:
+    values[here] = new
     if isinstance(node, ast.BoolOp) and len(values) == 1:
         values.append(ast.Constant(isinstance(node.op, ast.And)))
 
 
-def _entries(scope: ast.AST, pattern: ast.Dict, put: list[Any]) -> Iterator[Edit]:
-    key = pattern.keys[0]
+def _entries(scope: ast.AST, pattern: ast.Dict, put: list[ast.Dict]) -> Iterator[Edit]:
     for node in ast.walk(scope):
-        if isinstance(node, ast.Dict) and key is not None:
-            for index, (one, value) in enumerate(zip(node.keys, node.values, strict=True)):
-                if one is not None and _same(one, key) and _same(value, pattern.values[0]):
-                    yield one.lineno, partial(_entry, node, index, put)
+        for index, key in enumerate(node.keys if isinstance(node, ast.Dict) else ()):
+            here = slice(index, index + 1)
+            if key and _same(ast.Dict(node.keys[here], node.values[here]), pattern):  # type: ignore[attr-defined]
+                yield key.lineno, partial(_entry, node, here, put)
 
 
-def _entry(node: ast.Dict, index: int, put: list[Any]) -> None:
-    del node.keys[index], node.values[index]
-    if put:
-        node.keys[index:index] = put[0].value.keys
-        node.values[index:index] = put[0].value.values
-
-
-def _arguments(scope: ast.AST, pattern: Any, put: list[Any]) -> Iterator[Edit]:
-    made = [ast.keyword(one.targets[0].id, one.value) for one in put]
-    for node in ast.walk(scope):
-        for index, one in enumerate(node.keywords if isinstance(node, ast.Call) else ()):
-            if one.arg == pattern.targets[0].id and _same(one.value, pattern.value):
-                at = slice(index, index + 1)
-                yield one.value.lineno, partial(node.keywords.__setitem__, at, made)  # type: ignore[attr-defined]
-
-
-def _statements(scope: ast.AST, pattern: list[ast.stmt], new: list[ast.stmt]) -> Iterator[Edit]:
-    for _, _, value in _fields(scope):
-        for index in range(len(value) - len(pattern) + 1) if isinstance(value, list) else ():
-            here = value[index : index + len(pattern)]
-            if all(_same(one, other) for one, other in zip(here, pattern, strict=True)):
-                at = slice(index, index + len(pattern))
-                yield here[0].lineno, partial(value.__setitem__, at, new)
+def _entry(node: Any, here: slice, put: list[ast.Dict]) -> None:
+    node.keys[here] = [key for one in put for key in one.keys]
+    node.values[here] = [value for one in put for value in one.values]
 
 
 def _texts(scope: ast.AST, old: str, new: str) -> Iterator[Edit]:

@@ -9,6 +9,7 @@ the tests, one a line, in their order:
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
+from tests.mutants.forks import say
+
 TEMPORARY = "MUTANTS_TEMPORARY"
 """The variable with the folder for those of tests; its path is short, as names of sockets are."""
 OPTIONS = ("-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider", "-p", "no:xdist")
-Tell = Callable[[str], None]
 
 
 class Instead:
@@ -42,41 +44,28 @@ def collect(arguments: Sequence[str], work: Callable[[pytest.Session], None]) ->
     return plugin.called
 
 
-class _Outcomes:
-    """A plugin: tells what becomes of each test."""
+class _Reports:
+    """A plugin: what becomes of a test, in its parts."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self.failed = False
-        self._passed = False
-        self._skipped = False
-
-    def begin(self) -> None:
-        self._passed = self._skipped = False
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.outcomes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.outcomes.append(report.outcome)
         if report.failed:
-            self.failed = True
-            self._tell(f"failed {report.nodeid}")
-        elif report.skipped:
-            self._skipped = True
-        elif report.when == "call":
-            self._passed = True
-
-    def passed(self) -> bool:
-        return self._passed and not self._skipped
+            say(self._descriptor, f"failed {report.nodeid}")
 
 
 def run_tests(
     session: pytest.Session,
     items: Sequence[pytest.Item],
-    tell: Tell,
+    descriptor: int,
     log: Path,
-    *,
-    to_the_end: bool = False,
-    begin: Callable[[pytest.Item], None] = lambda _: None,
+    begin: Callable[[pytest.Item], None] | None = None,
 ) -> None:
-    """Run them in this order, up to the first failure; tell ``start``, ``passed``, ``failed``.
+    """Run them in this order, up to the first failure, or all with ``begin``, which is called
+    before each; say ``start NAME``, ``failed NAME``, ``passed NAME`` and ``took SECONDS``.
 
     Call it in a process of its own: what it prints goes to ``log``.
     """
@@ -84,19 +73,21 @@ def run_tests(
     where = os.environ.get(TEMPORARY)
     with tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True) as own:
         _folder(session.config, Path(own) / "t")
-        outcomes = _Outcomes(tell)
-        session.config.pluginmanager.register(outcomes)
+        reports = _Reports(descriptor)
+        session.config.pluginmanager.register(reports)
         for item, following in zip(items, [*items[1:], None], strict=True):
-            begin(item)
-            outcomes.begin()
-            outcomes.failed &= not to_the_end
-            tell(f"start {item.nodeid}")
+            if begin:
+                begin(item)
+            reports.outcomes.clear()
+            say(descriptor, f"start {item.nodeid}")
+            began = time.monotonic()
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if outcomes.failed and not to_the_end:
+            if {*reports.outcomes} == {"passed"}:
+                say(descriptor, f"passed {item.nodeid}")
+                say(descriptor, f"took {time.monotonic() - began}")
+            elif "failed" in reports.outcomes and not begin:
                 session._setupstate.teardown_exact(None)  # programs of its module end, too
                 return
-            if outcomes.passed() and not outcomes.failed:
-                tell(f"passed {item.nodeid}")
 
 
 def _print_to(log: Path, config: pytest.Config) -> None:
@@ -122,22 +113,18 @@ def _folder(config: pytest.Config, folder: Path) -> None:
 
 
 def main() -> None:
-    descriptor, log, file = sys.argv[1:]
-    names = Path(file).read_text().splitlines()
-
-    def tell(line: str) -> None:
-        os.write(int(descriptor), f"{line}\n".encode())
+    descriptor, log, file = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+    os.set_inheritable(descriptor, False)
+    names = file.read_text().splitlines()
 
     def work(session: pytest.Session) -> None:
-        os.set_inheritable(int(descriptor), False)
         found = {item.nodeid: item for item in session.items}
-        tell("collected")
-        run_tests(session, [found[name] for name in names if name in found], tell, Path(log))
-        tell("done")
+        say(descriptor, "collected")
+        run_tests(session, [found[name] for name in names if name in found], descriptor, log)
+        say(descriptor, "done")
 
-    paths = dict.fromkeys(name.partition("::")[0] for name in names)
-    if not collect(["-m", "", *paths], work):
-        tell("failed at the import")
+    if not collect(["-m", "", *dict.fromkeys(name.partition("::")[0] for name in names)], work):
+        say(descriptor, "failed at the import")
     os._exit(0)
 
 

@@ -5,10 +5,8 @@ import, the functions that read what is made there.
 import ast
 import copy
 import functools
-import hashlib
-import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -19,8 +17,8 @@ CHANGED: Final = ("server", "client_agent", "shared", "ferryman", "tests/mutants
 STEPS: Final = 3
 """So many tables and classes may be between a constant and the function that reads it."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Place = tuple[str, str]
-"""A file, and ``qualname:digest`` of a statement in a function, or ``qualname:`` for its first."""
+Place = tuple[str, ast.stmt]
+"""A file, and a statement of it in a function."""
 
 
 def module_of(file: str) -> str:
@@ -44,12 +42,6 @@ class Spot:
     statement: ast.stmt
     function: str
     """The qualified name of the outermost function around it; "" for what runs at the import."""
-
-    @property
-    def place(self) -> str:
-        """Stays the same while the statement does, wherever it moves to in its function."""
-        digest = hashlib.sha1(ast.dump(self.statement).encode(), usedforsecurity=False)
-        return f"{self.function}:{digest.hexdigest()[:8]}"
 
 
 def spot(tree: ast.Module, line: int) -> Spot:
@@ -99,13 +91,19 @@ def functions(body: Iterable[ast.AST], name: str = "") -> Iterator[tuple[str, Fu
             yield from functions(_below(node), own)
 
 
+def first_of(function: Function) -> ast.stmt:
+    """Its first statement below the docstring."""
+    body = function.body
+    return body[1] if ast.get_docstring(function, clean=False) and len(body) > 1 else body[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Unit:
     """A function, or a statement that runs at the import."""
 
-    file: str
-    qualname: str
-    """"" for a statement."""
+    place: Place | None
+    """Of the function."""
+    outermost: str
     loads: frozenset[str]
     defines: frozenset[str]
 
@@ -125,19 +123,17 @@ def _head(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def _units() -> list[_Unit]:
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *CHANGED]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     made = []
-    for file in listed.splitlines():
-        if not file.endswith(".py") or not (ROOT / file).is_file():
-            continue
+    for path in (path for top in CHANGED for path in (ROOT / top).rglob("*.py")):
+        file = str(path.relative_to(ROOT))
         body = tree_of(file).body
         for name, function in functions(body):
-            made.append(_Unit(file, name, _loads(function.body), frozenset()))
+            place, outermost = (file, first_of(function)), name.partition(".")[0]
+            made.append(_Unit(place, outermost, _loads(function.body), frozenset()))
         for node in body:
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 bound = {node.name} if hasattr(node, "name") else {*targets(node)}
-                made.append(_Unit(file, "", _loads(_head(node)), frozenset(bound)))
+                made.append(_Unit(None, "", _loads(_head(node)), frozenset(bound)))
     return made
 
 
@@ -149,47 +145,32 @@ def readers(names: Iterable[str]) -> dict[Place, int]:
     turn, seen = {*names}, set[str]()
     for steps in range(STEPS):
         seen |= turn
-        coming = set[str]()
-        for unit in _units():
-            if unit.loads.isdisjoint(turn) and unit.qualname.partition(".")[0] not in turn:
-                continue
-            if unit.qualname:
-                found.setdefault((unit.file, f"{unit.qualname}:"), steps)
-            else:
-                coming |= unit.defines
-        turn = coming - seen
+        reading = [one for one in _units() if one.outermost in turn or one.loads & turn]
+        for unit in reading:
+            if unit.place:
+                found.setdefault(unit.place, steps)
+        turn = {name for unit in reading for name in unit.defines} - seen
     return found
 
 
-def with_notes(
-    places: Sequence[Place], statements: Mapping[Place, ast.stmt]
-) -> dict[str, CodeType]:
+def with_notes(places: Iterable[Place]) -> dict[str, CodeType]:
     """The modules with a call at each place, by name; the number of a place is its index."""
-    there: dict[str, dict[int, ast.stmt]] = defaultdict(dict)
-    for number, (file, place) in enumerate(places):
-        statement = statements.get((file, place))
-        there[file][number] = statement or _first_of(file, place.removesuffix(":"))
+    there: dict[str, dict[ast.stmt, int]] = defaultdict(dict)
+    for number, (file, statement) in enumerate(places):
+        there[file][statement] = number
     made = {}
-    for file, some in there.items():
+    for file, numbers in there.items():
         memo: dict[int, object] = {}  # the nodes of the copy that stand for those of the tree
         tree = copy.deepcopy(tree_of(file), memo)
-        for number, statement in some.items():
-            call = ast.parse(f"mutants_notes.reached({number})").body[0]
-            _insert_before(tree, memo[id(statement)], call)
+        calls = {
+            id(memo[id(statement)]): ast.parse(f"mutants_notes.reached({number})").body[0]
+            for statement, number in numbers.items()
+        }
+        for node in ast.walk(tree):
+            for _, value in ast.iter_fields(node):
+                for one in [*value] if isinstance(value, list) else ():
+                    if call := calls.get(id(one)):
+                        ast.fix_missing_locations(ast.copy_location(call, one))
+                        value.insert(value.index(one), call)
         made[module_of(file)] = compile(tree, str(ROOT / file), "exec", dont_inherit=True)
     return made
-
-
-def _first_of(file: str, name: str) -> ast.stmt:
-    body = dict(functions(tree_of(file).body))[name].body
-    is_docstring = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-    return body[1] if is_docstring and len(body) > 1 else body[0]
-
-
-def _insert_before(tree: ast.Module, target: object, call: ast.stmt) -> None:
-    for node in ast.walk(tree):
-        for _, value in ast.iter_fields(node):
-            if isinstance(value, list) and any(one is target for one in value):
-                at = next(n for n, one in enumerate(value) if one is target)
-                value.insert(at, ast.fix_missing_locations(ast.copy_location(call, value[at])))
-                return

@@ -5,27 +5,26 @@ import marshal
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
 
 from tests.mutants.forms import Change
-from tests.mutants.hook.sitecustomize import CODE, Finder
+from tests.mutants.hook.sitecustomize import CODE, install
 from tests.mutants.places import ROOT, tree_of
 
 HOOK: Final = Path(__file__).parent / "hook"
-Key = tuple[str, str, int]
 
 
-def key(code: CodeType) -> Key:
+def key(code: CodeType) -> tuple[str, str, int]:
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
 class Functions:
     def __init__(self) -> None:
         gc.unfreeze()
-        self._by_code: dict[Key, list[FunctionType]] = defaultdict(list)
+        self._by_code: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         for one in gc.get_objects():
             if type(one) is FunctionType and one.__code__.co_filename.startswith(str(ROOT)):
                 self._by_code[key(one.__code__)].append(one)
@@ -56,22 +55,15 @@ def _pairs(change: Change) -> Iterator[tuple[CodeType, CodeType]]:
 
 def _below(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """What is defined alike in both, by its name and its turn among those of that name."""
-    for one, other in _alike(_constants(old), _constants(new)):
-        yield one, other
-        yield from _below(one, other)
-
-
-def _constants(code: CodeType) -> Sequence[CodeType]:
-    return [one for one in code.co_consts if isinstance(one, CodeType)]
-
-
-def _alike(old: Sequence[CodeType], new: Sequence[CodeType]) -> Iterator[tuple[CodeType, CodeType]]:
-    left: dict[str, list[CodeType]] = defaultdict(list)
-    for one in new:
-        left[one.co_name].append(one)
-    for one in old:
-        if left[one.co_name]:
-            yield one, left[one.co_name].pop(0)
+    left = [one for one in new.co_consts if isinstance(one, CodeType)]
+    for one in old.co_consts:
+        same = (
+            other for other in left if isinstance(one, CodeType) and other.co_name == one.co_name
+        )
+        if other := next(same, None):
+            left.remove(other)
+            yield one, other
+            yield from _below(one, other)
 
 
 def write(code: dict[str, CodeType], folder: Path) -> None:
@@ -89,5 +81,5 @@ def environment(folder: Path) -> dict[str, str]:
 
 def take_at_import(folder: Path) -> None:
     """For what this process and those it starts import later."""
-    sys.meta_path.insert(0, Finder(folder))
     os.environ.update(environment(folder))
+    install()
