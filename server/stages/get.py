@@ -192,10 +192,10 @@ class Get(Stage):
         """Cancel what is in flight from the agent (None: from all): it reports everything again to
         the server that uses it next.
         """
-        await self._tasks.stop(agent)
         self.progress.forget_agent(agent)
-        for which in self.inbox.forget_agent(agent):
+        for which in self.inbox.forget_agent(agent):  # first: a round starts no more of them
             self.results.waiting.done(which)
+        await self._tasks.stop(agent)
 
     async def lost(self, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
@@ -235,7 +235,7 @@ class Get(Stage):
             return {}
         try:
             name = await pending.put(b"".join(contents))
-        except OSError as problem:  # each waits for room by itself
+        except Exception as problem:  # noqa: BLE001 - each waits, or is tried again, by itself
             log.warning("results.not_stored", error=str(problem))
             return {}
         results = {}
@@ -301,9 +301,9 @@ class Get(Stage):
 
     async def _go_on(self, report: Report, answer: Settled) -> None:
         agent, payload = report.agent, report.payload
+        self.progress.forget(report.key)
         try:
             if answer.is_done:
-                self.progress.forget(report.key)
                 await agent.acknowledge(payload.id, payload.key)
             elif not answer.expected:
                 of = answer.job, answer.attempt
@@ -328,7 +328,6 @@ class Get(Stage):
             payload = outcome.fitting(payload, await self.results.waiting.most())
         if payload.result is not None:
             await self.results.waiting.check(report.which, payload.result.size)
-        self.progress.forget(job.key)
         with self.results.slot_released(job.key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = None

@@ -67,11 +67,11 @@ class Round(Stage):
 
     async def follow(self) -> int:
         """Follow what is reported, and claim where there may be a slot for a job."""
-        reports = self._get.inbox.take(_MAX_FOLLOWED)
-        slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
         if self._next_due is not None and self._next_due <= self._clock.now():
             self._next_due, self._wakeups.claim = None, True
         queued = await totals.queued_services(self._database)
+        reports = self._get.inbox.take(_MAX_FOLLOWED)  # from here on nothing fails but for them
+        slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
         claims_some = bool(queued) and (self._wakeups.claim or slot_is_free)
         offers = self._offers(queued) if claims_some else []
         self._wakeups.claim, queued_before = False, self._wakeups.queued

@@ -4,7 +4,9 @@ import asyncio
 import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from sqlite3 import OperationalError
 from typing import Any
 from unittest import mock
 
@@ -17,9 +19,11 @@ from server.ports import RefusedByAgent, Unreachable
 from server.stages import inbox, unexpected_payloads
 from server.stages.waiting import why_waiting
 from server.store import jobs as store_jobs
+from shared.clock import yield_to_loop
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.sql import Tx
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
 from tests.model.simulation import World, simulated
 
@@ -259,6 +263,62 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     await world.clock.advance(0.05)
     assert looked_at == {connected: 1}
     assert await world.state(1) is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("server.store.totals.all_of", DatabaseUnavailable(OperationalError("disk I/O error"))),
+        ("server.storage.folder.FolderStorage._store", RuntimeError("can't start new thread")),
+    ],
+)
+async def test_what_fails_in_a_round_costs_no_report_that_was_taken_up(world, what, problem):
+    south = await south_alone(world)
+    world.bulk = True
+    await world.upload("ann", "s")
+    await sweep(world)
+    world.following.cancel()
+    ((_, payload),) = world.payloads()
+    south.end(payload, PayloadState.COMPLETED)
+    world.database.memory.clear()  # as after a change that was undone
+    with mock.patch(what, side_effect=problem), suppress(DatabaseUnavailable):
+        await world.send.follow()
+        await world.settle()
+    await sweep(world, 1)
+    assert await world.state(1) is JobState.COMPLETED
+
+
+async def test_no_report_of_a_former_connection_is_followed_by_a_round_that_was_under_way(world):
+    south = await south_alone(world)
+    south.faults = ["", "", "slow", "slow"]
+    for _ in range(2):
+        await world.upload("ann", "s")
+    await sweep(world)
+    world.following.cancel()
+    for payload in south.payloads.values():
+        south.end(payload, PayloadState.COMPLETED)
+    first, second = world.get.inbox.take(2)
+    world.get.settled(first, await world.get.settle(first, None))
+    await world.settle()
+    settled = await world.get.settle(second, None)
+    stopping = asyncio.create_task(world.get.stop(south.name))
+    await yield_to_loop()
+    world.get.settled(second, settled)
+    await stopping
+    assert second.which not in world.get._tasks
+
+
+async def test_of_a_job_that_was_cancelled_nothing_is_followed_any_more(world):
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    south.start(payload)
+    await world.settle()
+    assert world.get.progress._followed
+    await world.cancel(LOCAL, 1)
+    await world.settle()
+    assert not world.get.progress._followed
 
 
 # -- floods
