@@ -34,6 +34,7 @@ _REFUSAL_BYTES: Final = 64 << 10
 _CHUNK: Final = 1 << 20
 _FLOOR_BYTES: Final = 256 << 10
 _FLOOR_S: Final = 60.0
+_LONGEST_WAIT_S: Final = 3_600.0
 _RETRY: Final = frozenset(
     {
         HTTPStatus.UNAUTHORIZED,  # the operator is changing the token: the bundle is not at fault
@@ -103,8 +104,9 @@ def refused(status: int, code: str, message: str, wait_s: float | None) -> Refus
 
     Args:
         status: of the answer.
-        wait_s: seconds until it may be asked again, where it said so.
+        wait_s: seconds until it may be asked again, where it said so; an hour is the most.
     """
+    wait_s = None if wait_s is None else max(0.0, min(_LONGEST_WAIT_S, wait_s))
     if status == HTTPStatus.INSUFFICIENT_STORAGE and wait_s is None:
         wait_s = 30.0
     final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _RETRY and wait_s is None
@@ -114,7 +116,7 @@ def refused(status: int, code: str, message: str, wait_s: float | None) -> Refus
 def retry_after(answer: aiohttp.ClientResponse) -> float | None:
     """Seconds, where the answer says so; at most an hour."""
     text = answer.headers.get("Retry-After", "")
-    return float(min(int(text[:9]), 3600)) if text.isascii() and text.isdigit() else None
+    return min(float(text[:9]), _LONGEST_WAIT_S) if text.isascii() and text.isdigit() else None
 
 
 def clock_ahead_s(answer: aiohttp.ClientResponse, asked_at: Micros, now: Micros) -> float | None:

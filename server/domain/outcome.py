@@ -35,6 +35,8 @@ from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, Retr
 ZIP_OVERHEAD: Final = 1 << 30
 """Bytes of a result beside files and logs: what a ZIP says of each, twice, and what does not get
 smaller by compression."""
+_LONGEST_S: Final = 1e10
+"""That an attempt can have used: ten years of thirty processors."""
 ENDED: Final = frozenset(PayloadState) - {PayloadState.PREPARED, PayloadState.RUNNING}
 
 
@@ -73,9 +75,13 @@ def most_result(limits: Limits) -> int:
 
 def bounded(job: Job, payload: PayloadDoc) -> PayloadDoc:
     """The payload; without its result, and as failed by its agent, if that is larger than a result
-    of the job can be: this disk is everybody's.
+    of the job can be: this disk is everybody's. And without its usage, if that cannot be counted.
     """
-    most = most_result(job.limits)
+    used, most = payload.usage, most_result(job.limits)
+    if used is not None:
+        memory, times = used.peak_memory_bytes or 0, (used.wall_s, used.cpu_s or 0.0)
+        if not (all(0 <= one <= _LONGEST_S for one in times) and 0 <= memory < 1 << 63):
+            payload = payload.model_copy(update={"usage": None})
     if payload.result is None or payload.result.size <= most:
         return payload
     message = f"its agent says that it left {payload.result.size} bytes, at most {most} are taken"
@@ -369,8 +375,11 @@ def started_at(job: Job, payload: PayloadDoc, now: Micros) -> Micros:
     """
     if payload.started_at is None:
         return now
-    at = from_iso(payload.started_at)
-    if job.submitted_at is not None and payload.created_at is not None:
-        at = job.submitted_at + at - from_iso(payload.created_at)
+    try:
+        at = from_iso(payload.started_at)
+        if job.submitted_at is not None and payload.created_at is not None:
+            at = job.submitted_at + at - from_iso(payload.created_at)
+    except (ValueError, OverflowError):
+        return now  # it may say anything
     since = job.queued_at if job.submitted_at is None else job.submitted_at
     return min(now, max(since, at))

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +121,11 @@ async def test_refusals(status, code, header, final, wait_s):
     assert isinstance(found, RefusedByAgent)
     assert (found.code, str(found)) == (code, "no")
     assert (found.final, found.retry_after_s) == (final, wait_s)
+
+
+@each("said, wait_s", [(1e308, 3600.0), (math.inf, 3600.0), (math.nan, 3600.0), (-1.0, 0.0)])
+def test_an_agent_cannot_have_itself_left_out_for_ever(said, wait_s):
+    assert answers.refused(503, "draining", "no", said).retry_after_s == wait_s
 
 
 AT = 1_700_000_000

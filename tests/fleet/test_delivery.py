@@ -24,7 +24,7 @@ from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.sql import Tx
 from shared.sqlite.files import DatabaseUnavailable
-from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
+from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, Usage
 from tests.model.simulation import World, simulated
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
@@ -319,6 +319,32 @@ async def test_of_a_job_that_was_cancelled_nothing_is_followed_any_more(world):
     await world.cancel(LOCAL, 1)
     await world.settle()
     assert not world.get.progress._followed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"started_at": "soon"},
+        {"created_at": ""},
+        {"usage": Usage(wall_s=1e308)},
+        {"usage": Usage(wall_s=1.0, cpu_s=-1e308)},
+        {"usage": Usage(wall_s=1.0, peak_memory_bytes=10**400)},
+    ],
+)
+async def test_an_end_counts_whatever_times_and_use_its_agent_says(world, said):
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    doc = payload.doc
+    payload.doc = lambda now: doc(now).model_copy(update=said)
+    south.start(payload)
+    await world.settle()
+    assert await world.state(1) is JobState.RUNNING
+    south.end(payload, PayloadState.COMPLETED)
+    await world.settle()
+    job = await world.jobs.get(1)
+    assert (job.state, job.usage) == (JobState.COMPLETED, None)
 
 
 # -- floods
