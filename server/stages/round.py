@@ -74,7 +74,7 @@ class Round(Stage):
         slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
         claims_some = bool(queued) and (self._wakeups.claim or slot_is_free)
         offers = self._offers(queued) if claims_some else []
-        self._wakeups.claim, queued_before = False, self._wakeups.queued
+        self._wakeups.claim, calls = False, self._wakeups.calls
         claiming: asyncio.Future[Claimed] | None = None
         async with self._storage.pending(FileKind.RESULT) as pending:
             results = await self._get.store(reports, pending)
@@ -96,7 +96,8 @@ class Round(Stage):
                 pending.commit()
         for one, answer in zip(reports, answers, strict=True):
             self._get.settled(one, answer)
-        claimed = 0 if claiming is None else self._claimed(await claiming, queued_before)
+            calls += _ends(answer)  # the claim has seen the slots of these
+        claimed = 0 if claiming is None else self._claimed(await claiming, calls)
         if len(reports) == _MAX_FOLLOWED:
             self._wakeups.sender.set()
         return len(reports) + claimed
@@ -120,9 +121,8 @@ class Round(Stage):
                     offers.append(Offer(service, able))
         return offers
 
-    def _claimed(self, claimed: Claimed, queued_before: int) -> int:
-        # The ends of this round have woken the Sender, whose claim has seen their slots already.
-        self._wakeups.claim = self._wakeups.queued != queued_before
+    def _claimed(self, claimed: Claimed, calls: int) -> int:
+        self._wakeups.claim = self._wakeups.calls != calls
         self._next_due = claimed.next_due
         for job in claimed.jobs:
             self._fleet.claimed(job.agent or "", job.service)
@@ -180,3 +180,10 @@ class Round(Stage):
             )
             moves.append(ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message))
         return await self._move_all(moves)
+
+
+def _ends(answer: Settled | BaseException) -> bool:
+    """Whether a job has ended by it."""
+    if isinstance(answer, BaseException) or answer.job is None:
+        return False
+    return answer.is_done and answer.job.ended

@@ -25,7 +25,7 @@ class JobWakeups(Wakeups):
 
     Attributes:
         claim: there may be a job for a slot, or a slot for a job, since it was claimed last.
-        queued: how often a job was queued.
+        calls: how often there might be one or the other.
         settings_changed: of services or agents, since the Sender looked last.
     """
 
@@ -40,7 +40,7 @@ class JobWakeups(Wakeups):
         self.schedules = asyncio.Event()
         self.batches = asyncio.Event()
         self.webhooks = asyncio.Event()
-        self.claim, self.queued, self.settings_changed = True, 0, False
+        self.claim, self.calls, self.settings_changed = True, 0, False
         self._events = Wakeups()
         self._recent: dict[int, tuple[Job, float]] = {}
 
@@ -48,7 +48,6 @@ class JobWakeups(Wakeups):
         """To be called after each commit with a move."""
         self._remember(job)
         if job.state is JobState.QUEUED or job.deferred:
-            self.queued += 1
             self.send()  # work
         elif job.ended:
             self.send()  # a free slot
@@ -83,6 +82,7 @@ class JobWakeups(Wakeups):
     def send(self) -> None:
         """There may be a free slot, or a job for one."""
         self.claim = True
+        self.calls += 1
         self.sender.set()
 
     def noted(self, job_id: int) -> None:

@@ -213,21 +213,29 @@ async def test_a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then(world
     assert (job.state, job.attempt) == (JobState.SUBMITTED, 2)
 
 
-async def test_a_job_that_comes_while_others_are_claimed_is_not_forgotten(world: World) -> None:
+async def test_what_comes_while_jobs_are_claimed_is_not_forgotten(world: World) -> None:
+    world.bulk = True
     await world.start()
-    await world.upload("ann", "example")
+    job_ids = [await world.upload("ann", "patient") for _ in range(3)]
     claim = claims.claim
 
     def and_another(tx: Tx, *how: Any) -> Claimed:
         claimed = claim(tx, *how)
-        world.wakeups.queued += 1  # its commit comes later
+        world.wakeups.send()  # for a job that was queued, or cancelled, behind it in its commit
         return claimed
 
     with mock.patch.object(claims, "claim", and_another):
         await world.send.run_once()
         assert world.wakeups.claim
-    await sweep(world)
-    assert not world.wakeups.claim, "there is no other job"
+    with mock.patch.object(claims, "claim", wraps=claim) as claimed:
+        await sweep(world)
+        await world.settle()
+        claimed.reset_mock()
+        ((agent, payload),) = world.payloads()
+        agent.end(payload, PayloadState.COMPLETED)
+        await world.settle()
+    assert await world.state(job_ids[0]) is JobState.COMPLETED
+    claimed.assert_called_once()  # together with the end, whose slot it has seen
 
 
 async def test_a_retry_that_comes_due_between_two_looks_waits_for_none(world: World) -> None:
