@@ -1,12 +1,11 @@
-"""Small jobs through a real server and a real agent, and what they cost."""
+"""Small jobs through a real server and real agents, and what they cost."""
 
 import asyncio
-import itertools
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +13,16 @@ import aiohttp
 
 from tests.bench import bare
 from tests.bench.table import median
-from tests.kit.programs import Program, form
+from tests.kit.programs import Program, call, form, until
 from tests.kit.raw_archives import FORM
 
-CONFIG = """
+CONFIG: Final = """
+[services.nowhere]
 [services.example]
-runs_per_user = 64
-max_runs = 64
-limits = { disk = "20GiB", results = "20GiB" }
+runs_per_user = 500
+max_runs = 1000
+pack = {pack}
+limits = {{ disk = "20GiB", results = "20GiB" }}
 [server]
 max_upload = "30GiB"
 log_level = "warning"
@@ -34,44 +35,37 @@ AT_ONCE: Final = 16
 """Clients that each have one job under way."""
 ROUND: Final = 150
 """Jobs of one measurement."""
-WARM_UP: Final = 20
+_WARM_UP: Final = 20
 _PAGES_COMPILED_S: Final = 5.0
 """After its start a server compiles the templates of its pages, which costs no job anything."""
-TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
-"""CPU a job."""
 
 
-@asynccontextmanager
-async def running(
-    folder: Path, agents: int = 1, config: str = CONFIG
-) -> AsyncIterator[tuple[Program, ...]]:
-    file, mark = folder / "ferryman.toml", uuid.uuid4().hex
-    given = ("--config", str(file))
-    server = Program("server", folder, mark, *given)
-    started = []
+@contextmanager
+def running(folder: Path, agents: int = 1, pack: int = 0) -> Iterator[tuple[Program, ...]]:
+    """A server and its agents, all of them up."""
+    file, mark, config = folder / "ferryman.toml", uuid.uuid4().hex, CONFIG.format(pack=pack)
+    server = Program("server", folder, mark, "--config", str(file))
+    programs = [server]
     for number in range(agents):
-        home = folder if agents == 1 else folder / f"agent{number}"
-        home.mkdir(parents=True, exist_ok=True)
-        started.append(Program("client_agent", home, mark, *given))
-        config += f"[agents.a{number}]\nurl = '{started[-1].url}'\nservices = ['example']\n"
+        home = folder / f"agent{number}"
+        home.mkdir(parents=True)
+        programs.append(Program("client_agent", home, mark, "--config", str(file)))
+        config += f"[agents.a{number}]\nurl = '{programs[-1].url}'\nservices = ['example']\n"
     file.write_text(config)
+
+    def all_up() -> bool:
+        return call(server.url, "GET", "/health")[1].count(b'"up"') == agents
+
     try:
-        for few in [started[at : at + 4] for at in range(0, agents, 4)]:
-            await asyncio.gather(*(asyncio.to_thread(agent.start) for agent in few))
-        await asyncio.to_thread(server.start)
-        async with aiohttp.ClientSession(server.url) as session:
-            while True:
-                async with session.get("/health") as answer:
-                    states = list((await answer.json())["agents"].values())
-                if states.count("up") == agents:
-                    break
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(_PAGES_COMPILED_S)
-        yield (server, *started)
+        for program in reversed(programs):
+            program.start()
+        until(all_up, "an agent is not up")
+        time.sleep(_PAGES_COMPILED_S)
+        yield tuple(programs)
     finally:
-        for program in (server, *started):
+        for program in programs:
             if program.runs:
-                await asyncio.to_thread(program.kill)
+                program.kill()
 
 
 async def upload(session: aiohttp.ClientSession, data: bytes = BODY) -> int:
@@ -80,78 +74,57 @@ async def upload(session: aiohttp.ClientSession, data: bytes = BODY) -> int:
         return int((await answer.json())["id"])
 
 
-async def one(session: aiohttp.ClientSession, data: bytes = BODY) -> tuple[float, float]:
-    """Upload, wait, download. Seconds from the answer to the end, and in all."""
-    start = time.perf_counter()
+async def one(session: aiohttp.ClientSession, data: bytes = BODY) -> float:
+    """Upload, wait, download. Seconds from the answer to the end."""
     job_id = await upload(session, data)
     answered = time.perf_counter()
     async with session.get(f"/download/{job_id}", params={"wait": "60"}) as answer:
         assert answer.content_type == "application/zip", await answer.text()
         await answer.read()
-    end = time.perf_counter()
-    return end - answered, end - start
+    return time.perf_counter() - answered
 
 
-async def many(session: aiohttp.ClientSession, count: int, bodies: Iterable[bytes] = ()) -> float:
-    """Seconds of so many jobs, ``AT_ONCE`` clients at a time, with these bodies in turn."""
-    left = itertools.islice(bodies or itertools.repeat(BODY), count)
+async def many(session: aiohttp.ClientSession, count: int = _WARM_UP) -> float:
+    """Seconds of so many jobs, ``AT_ONCE`` clients at a time."""
+    left = iter(range(count))
 
     async def client() -> None:
-        for data in left:
-            await one(session, data)
+        for _ in left:
+            await one(session)
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(AT_ONCE)))
     return time.perf_counter() - start
 
 
-async def round_of(
-    server: Program, agents: Sequence[Program], bodies: Iterable[bytes] = ()
-) -> dict[str, float]:
-    """Jobs a second as "rate", and the CPU of a job by program in milliseconds.
-
-    "all" is all that the processors did meanwhile, threads of the kernel included: meaningful
-    where nothing else runs.
-    """
+async def round_of(server: Program, agents: Sequence[Program]) -> dict[str, float]:
+    """Jobs a second as "rate", and the CPU of a job as :func:`used` has it, in milliseconds."""
     async with aiohttp.ClientSession(server.url) as session:
-        before = _used(server, agents)
-        took = await many(session, ROUND, bodies)
-        after = _used(server, agents)
-    cost = {name: (after[name] - before[name]) / ROUND * 1e3 for name in before}
-    return {"rate": ROUND / took} | cost
+        before = used(server, agents)
+        took = await many(session, ROUND)
+        return {"rate": ROUND / took} | costs(before, used(server, agents), ROUND)
 
 
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: median([one[name] for one in rounds]) for name in rounds[0]}
 
 
-def _used(server: Program, agents: Iterable[Program]) -> dict[str, float]:
+def used(server: Program, agents: Iterable[Program]) -> dict[str, float]:
+    """CPU seconds of the programs, of the "chain" that agents start and wait for, of this process,
+    and of the whole machine, threads of the kernel included: meaningful where nothing else runs.
+    """
+    ours = [_times(agent) for agent in agents]
     return {
-        "server": cpu_s(server),
-        "server main": main_thread_s(server),
-        "agent": sum(cpu_s(agent) for agent in agents),
-        "agent main": sum(main_thread_s(agent) for agent in agents),
-        "chain": sum(children_s(agent) for agent in agents),
+        "server": sum(_times(server)[:2]),
+        "agent": sum(sum(one[:2]) for one in ours),
+        "chain": sum(sum(one[2:]) for one in ours),
         "client": time.process_time(),
         "all": machine_s(),
     }
 
 
-def cpu_s(program: Program) -> float:
-    own = _times(program)
-    return own[0] + own[1]
-
-
-def main_thread_s(program: Program) -> float:
-    """CPU seconds of the thread that runs the event loop."""
-    pid = program.pid
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-def children_s(program: Program) -> float:
-    """CPU seconds of the children that it has waited for, and of those that they have."""
-    own = _times(program)
-    return own[2] + own[3]
+def costs(before: dict[str, float], after: dict[str, float], count: int) -> dict[str, float]:
+    return {name: (after[name] - before[name]) / count * 1e3 for name in before}
 
 
 def machine_s() -> float:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.bench.bulk import fill
+from tests.bench.store import fill
 from tests.journeys.browser import PATIENCE_MS, too_wide, violations
 from tests.journeys.dashboard.conftest import submit
 from tests.kit.dev_program import DevProgram, started
