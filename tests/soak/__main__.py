@@ -16,11 +16,11 @@ from tests.soak.disturbing import Disturbing
 from tests.soak.model import FORGOTTEN_S, Model, pause
 from tests.soak.system import System
 from tests.soak.users import Nuisance, User
-from tests.soak.watching import Sampling, Watching, markdown
+from tests.soak.watching import Watching, markdown, usage
 
 ROWS = ("jobs", "attempts", "events", "bundles", "batches")
 SERVER_STAYS = 2 / 3
-"""Of the time: from then on the server is not ended, so that it is seen over a longer life."""
+"""Of the time: from then on the server is not ended, so that its memory is seen over a while."""
 
 
 def errors(system: System) -> Counter[str]:
@@ -84,10 +84,9 @@ def main() -> int:
     mark, model, begun = uuid.uuid4().hex, Model(), time.monotonic()
     system = System(mark)
     print(f"in {system.folder}", flush=True)
-    sampling = Sampling(system.programs(), begun)
     watching = Watching(model, mark)
     disturbing = Disturbing(system, model, mark, given.seed, given.only)
-    random = Random(given.seed + 1)
+    random, warm = Random(given.seed + 1), dict[str, tuple[int, float, int]]()
     try:
         system.start()
         url = system.server.url
@@ -97,21 +96,27 @@ def main() -> int:
             for number in range(given.users)
         ]
         nuisances = [Nuisance(url, model, seed) for seed in seeds[-2:]]
-        for thread in (sampling, watching, *users, *nuisances):
+        for thread in (watching, *users, *nuisances):
             thread.start()
         while (passed := time.monotonic() - begun) < given.seconds and len(model.wrong) < 50:
             pause(random.uniform(1, 9))
+            server_stays = passed > given.seconds * SERVER_STAYS
+            if server_stays and not warm:
+                warm = usage(system.programs())
             try:
-                disturbing.one(server_stays=passed > given.seconds * SERVER_STAYS)
+                disturbing.one(server_stays=server_stays)
             except Exception:  # noqa: BLE001 - what it expected did not happen
-                model.report(f"disturbance {disturbing.done[-1]}: {traceback.format_exc()}")
+                model.report(f"disturbance {disturbing.last}: {traceback.format_exc()}")
                 for program in system.programs().values():
                     if not program.runs:
                         program.start()
+        for name, (pid, mib, descriptors) in usage(system.programs()).items():
+            if name in warm and warm[name][0] == pid:
+                grown = f"{warm[name][1]:.1f} → {mib:.1f} MiB"
+                print(f"{name}: {grown}, {warm[name][2]} → {descriptors} descriptors")
         for nuisance in nuisances:
             nuisance.stop.set()
         drain(system, model, users, disturbing)
-        sampling.stop.set()
         watching.stop.set()
         remains(system, model)
     except BaseException:
@@ -122,7 +127,7 @@ def main() -> int:
             if program.runs:
                 program.kill()
         print(f"errors in the logs: {dict(errors(system))}")
-        print(markdown(given.seed, given.seconds, model, sampling.lives, watching.looks))
+        print(markdown(model, watching.looks))
     if model.wrong:
         print(f"{len(model.wrong)} wrong; seed {given.seed}; logs in {system.folder}")
         return 1

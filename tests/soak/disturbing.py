@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.kit.disks import fill
 from tests.kit.programs import Program, until
@@ -15,52 +15,56 @@ from tests.soak.model import Backup, Model, Wrong, ask, pause
 from tests.soak.system import AGENTS, LASTING, System
 from tests.soak.watching import of_jobs
 
+T = TypeVar("T")
 _MORTAL = tuple(name for name in AGENTS if name != LASTING)
 
 
 class Disturbing:
     def __init__(self, system: System, model: Model, mark: str, seed: int, only: str = "") -> None:
         self._system, self._model, self._mark, self._random = system, model, mark, Random(seed)
-        self.done: list[tuple[float, str]] = []
+        self.last = ""
         self._backups: list[Backup] = []
         self._number = 0
-        # to do, weight, whether the server ends by it
-        self._all: list[tuple[Callable[[], None], int, bool]] = [
-            (self.kill_server, 4, True),
-            (self.stop_server, 3, True),
-            (self.kill_all, 1, True),
-            (self.restore, 2, True),
-            (self.kill_agent, 5, False),
-            (self.stop_agent, 3, False),
-            (self.drain_by_signal, 1, False),
-            (self.kill_process, 6, False),
-            (self.reload, 5, False),
-            (self.reload_wrong, 3, False),
-            (self.drain, 4, False),
-            (self.retire, 2, False),
-            (self.lose, 2, False),
-            (self.backup, 2, False),
-            (self.jump_clock, 3, False),
-            *([(self.fill_disk, 2, False)] if system.fills else []),
-        ]
-        self._all = [one for one in self._all if only in one[0].__name__]
+        server, end = system.server, self._ended
+        every: dict[str, tuple[Callable[[], None], int, bool]] = {
+            "kill server": (lambda: self._killed(server), 4, True),
+            "stop server": (lambda: end(server), 3, True),
+            "kill all": (self.kill_all, 1, True),
+            "restore": (self.restore, 2, True),
+            "kill agent": (lambda: self._killed(self._mortal(), self._among(0, 0, 1, 8)), 5, False),
+            "stop agent": (lambda: end(self._mortal()), 3, False),
+            "drain by signal": (lambda: end(self._mortal(), signal.SIGUSR1), 1, False),
+            "kill process": (self.kill_process, 6, False),
+            "reload": (self.reload, 5, False),
+            "reload wrong": (self.reload_wrong, 3, False),
+            "drain": (self.drain, 4, False),
+            "retire": (self.retire, 2, False),
+            "lose": (self.lose, 2, False),
+            "backup": (self.backup, 2, False),
+            "jump clock": (self.jump_clock, 3, False),
+        }
+        """What to do, its weight, whether the server ends by it."""
+        if system.fills:
+            every["fill disk"] = (self.fill_disk, 2, False)
+        self._all = {name: one for name, one in every.items() if only in name}
 
-    def one(self, *, server_stays: bool) -> str:
-        """Its name, once it is over."""
-        choices = [one for one in self._all if not (server_stays and one[2])] or self._all
-        do = self._random.choices([e[0] for e in choices], [e[1] for e in choices])[0]
-        name = do.__name__.replace("_", " ")
+    def one(self, *, server_stays: bool) -> None:
+        choices = {
+            name: (do, weight)
+            for name, (do, weight, ends_server) in self._all.items()
+            if not (server_stays and ends_server)
+        } or {name: one[:2] for name, one in self._all.items()}
+        (name,) = self._random.choices([*choices], [weight for _, weight in choices.values()])
         print(f"{time.monotonic():.1f} {name}", flush=True)
-        self.done.append((time.monotonic(), name))
-        do()
+        self.last = name
+        choices[name][0]()
         self._model.count(f"disturbance: {name}")
-        return name
+
+    def _among(self, *choices: T) -> T:
+        return self._random.choice(choices)
 
     def _mortal(self) -> Program:
         return self._system.agents[self._random.choice(_MORTAL)]
-
-    def kill_server(self) -> None:
-        self._killed(self._system.server)
 
     def _killed(self, program: Program, pause_s: float = 0) -> None:
         self._system.kill(program)
@@ -71,10 +75,7 @@ class Disturbing:
             self._system.kill(program)
         program.start()
 
-    def stop_server(self) -> None:
-        self._stopped(self._system.server)
-
-    def _stopped(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
+    def _ended(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
         self._system.stop(program, number)
         program.start()
 
@@ -84,15 +85,6 @@ class Disturbing:
             self._system.kill(program)
         for program in programs:
             program.start()
-
-    def kill_agent(self) -> None:
-        self._killed(self._mortal(), self._random.choice((0, 0, 1, 8)))
-
-    def stop_agent(self) -> None:
-        self._stopped(self._mortal())
-
-    def drain_by_signal(self) -> None:
-        self._stopped(self._mortal(), signal.SIGUSR1)
 
     def kill_process(self) -> None:
         """SIGKILL to a process of a job, whichever."""
@@ -109,17 +101,17 @@ class Disturbing:
 
     def reload(self) -> None:
         self._system.configure(
-            runs_per_user=self._random.choice((2, 3, 4, 6)),
-            max_runs=self._random.choice((4, 6, 8, 12)),
-            timeout=self._random.choice(("45s", "60s", "90s")),
-            later=self._random.choice(("500ms", "1s", "2s")),
+            runs_per_user=self._among(2, 3, 4, 6),
+            max_runs=self._among(4, 6, 8, 12),
+            timeout=self._among("45s", "60s", "90s"),
+            later=self._among("500ms", "1s", "2s"),
         )
         self._hup("settings.reloaded")
 
     def reload_wrong(self) -> None:
         """A file that is wrong changes nothing."""
         right = self._system.config.read_text()
-        wrong = self._random.choice(("[services.example\n", "[server]\nprot = 5\n", "\x00"))
+        wrong = self._among("[services.example\n", "[server]\nprot = 5\n", "\x00")
         self._system.config.write_text(right + wrong if wrong != "\x00" else wrong)
         try:
             self._hup("settings.not_reloaded")
@@ -135,7 +127,7 @@ class Disturbing:
     def jump_clock(self) -> None:
         """Somebody sets the machine's wall clock, and sets it right a little later."""
         day = 86_400
-        self._system.set_clock(self._random.choice((-400 * day, -day, -90, 90, day, 4_000 * day)))
+        self._system.set_clock(self._among(-400 * day, -day, -90, 90, day, 4_000 * day))
         pause(self._random.uniform(0.5, 8))
         self._system.set_clock(0)
 

@@ -2,16 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.storage.remove_tree import remove_tree
-from tests.kit.dev_program import cgroups_of, environment, marked
-from tests.kit.programs import Program
+from tests.kit.dev_program import FERRYMAN, ended
+from tests.kit.programs import Program, left_behind
 from tests.soak.model import EXPIRES_S, FORGOTTEN_S, Wrong
 from tests.soak.watching import VARIABLE, of_jobs
 
@@ -86,9 +83,8 @@ class System:
     def _mount(self) -> None:
         if os.geteuid() == 0:
             options = f"size={DISK_BYTES},mode=755"
-            command = ["mount", "-t", "tmpfs", "-o", options, "ferryman-soak", str(self.disk)]
-            if subprocess.run(command, check=False, capture_output=True).returncode == 0:
-                self.fills = True
+            mount = ("mount", "-t", "tmpfs", "-o", options, "ferryman-soak", self.disk)
+            self.fills = ended(*mount, status=None).returncode == 0
         if not self.fills:
             print("not root: that a full disk loses nothing is not proved")
 
@@ -100,7 +96,7 @@ class System:
 
     def remove(self) -> None:
         if self.fills:
-            subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
+            ended("umount", "--lazy", self.disk)
         remove_tree(self.folder)
 
     def programs(self) -> dict[str, Program]:
@@ -133,33 +129,18 @@ class System:
             raise Wrong(f"{program.name} ended with {code} after {number.name}: {said}")
 
     def ferryman(self, verb: str, path: str) -> None:
-        places = ("--config", str(self.config), "--data-dir", str(self.server.data))
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "ferryman", verb, path, *places],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise Wrong(f"ferryman {verb} {path}: {done.returncode} {done.stderr[-2000:]}")
+        places = ("--config", self.config, "--data-dir", self.server.data)
+        ended(*FERRYMAN, verb, path, *places)
 
     def left(self) -> list[str]:
         """What the stopped programs must not leave on this machine."""
-        found = [f"process {pid}" for pid in marked(self.mark)]
-        found += [f"process of a job {one}" for one in of_jobs(self.mark)]
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            if str(self.folder) in line and f" {self.disk} " not in line:
-                found.append(f"mount {line}")
+        found = [f"process of a job {one}" for one in of_jobs(self.mark)]
         for path in Path("/sys/block").glob("loop*/loop/backing_file"):
             with suppress(OSError):  # it was given up at this moment
                 if str(self.folder) in path.read_text():
                     found.append(f"loop device {path}")
         for agent in self.agents.values():
-            name = WorkFolders(agent.data, separate_uids=False).name
-            found += [f"folder {path}" for path in Path("/run").glob(f"*/{name}")]
-            found += [f"cgroup {path}" for path in cgroups_of(name)]
+            found += left_behind(agent)
             for place in ("bundles", "results", "staging", "logs", "work", "quarantine"):
                 found += files(agent.data / place)
         of_server = [files(self.server.data / one) for one in ("staging", "bundles", "results")]

@@ -1,4 +1,4 @@
-"""What `python -m tests.soak` judges by: the content of results, restores, growth."""
+"""What `python -m tests.soak` judges by: the content of results, and restores."""
 
 from random import Random
 from time import monotonic
@@ -7,7 +7,6 @@ from tests.kit.each import each
 from tests.kit.raw_archives import zipped
 from tests.soak.kinds import Bundle, draw
 from tests.soak.model import Backup, Known, Model
-from tests.soak.watching import Sample, life_table
 
 QUICK = Bundle("quick", "mine", {})
 DATA = Bundle("data", "mine", {}, data="abc")
@@ -68,13 +67,3 @@ def test_a_number_that_is_given_twice_is_seen() -> None:
     for bundle in (QUICK, DATA):
         model.answered(Known(1, bundle, "ann", 0, 0, 1))
     assert len(model.wrong) == 1
-
-
-def test_growth_is_told_for_each_life_once_it_is_warm() -> None:
-    """20 minutes of one life, after a shorter one."""
-    short = [Sample(at, 50 << 20, 40) for at in range(0, 60, 5)]
-    long = [Sample(60 + at, (60 << 20) + 1000 * at, 40 + at // 600) for at in range(0, 1200, 5)]
-    assert life_table({("server", "1"): short, ("server", "2"): long})[2:] == [
-        "| server, from minute 1 | 20 min | 60.1 → 61.1 MiB | +3.4 MiB/h | 40 → 41 (41) |",
-        "| 1 shorter lives | | | | |",
-    ]

@@ -289,10 +289,11 @@ def _moment(job: dict[str, Any]) -> float:
     return time.monotonic() - max(0.0, ago.total_seconds())
 
 
+_LISTEN = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
 _HEAD = (
-    "POST /upload?user_id=nuisance&service=example HTTP/1.1\r\nHost: localhost\r\n"
-    "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 500000\r\n\r\n"
-    '--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
+    b"POST /upload?user_id=nuisance&service=example HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 500000\r\n\r\n"
+    b'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
 )
 
 
@@ -307,42 +308,36 @@ class Nuisance(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
-        kinds = (self.breaks_off, self.trickles, self.reads_little, self.listens, self.babbles)
         while not self.stop.wait(self._random.uniform(0.2, 2)):
-            kind = self._random.choice(kinds)
+            kind, said, drip, times = self._random.choice(self._kinds())
             with suppress(OSError), socket.create_connection(self._address, 30) as line:
-                kind(line)
-            self._model.count(f"client that {kind.__name__.replace('_', ' ')}")
+                self._speak(line, said, drip, times)
+            self._model.count(f"client that {kind}")
 
-    def breaks_off(self, line: socket.socket) -> None:
-        line.sendall(_HEAD.encode() + b"x" * self._random.randrange(100_000))
+    def _kinds(self) -> list[tuple[str, bytes, bytes, int]]:
+        """What it is called, what it says, what it adds each second, and how often."""
+        number, ids = self._random.randrange, list(self._model.jobs)
+        job_id = self._random.choice(ids[-50:]) if ids else 1
+        return [
+            ("breaks off", _HEAD + b"x" * number(100_000), b"", 0),
+            ("trickles", _HEAD, b"x" * 10, 40),  # longer than a server is patient with
+            (
+                "reads little",
+                b"GET /download/%d HTTP/1.1\r\nHost: l\r\n\r\n" % job_id,
+                b"",
+                1,
+            ),
+            ("listens", _LISTEN, b"", number(1, 20)),
+            ("babbles", self._random.randbytes(300), b"", 1),
+        ]
 
-    def trickles(self, line: socket.socket) -> None:
-        """For longer than the server has patience with one so slow."""
-        line.sendall(_HEAD.encode())
+    def _speak(self, line: socket.socket, said: bytes, drip: bytes, times: int) -> None:
+        line.sendall(said)
         line.settimeout(1)
-        for _ in range(40):
+        for _ in range(times):
             if self.stop.is_set():
                 return
-            line.sendall(b"x" * 10)
+            line.sendall(drip)
             with suppress(TimeoutError):
-                line.recv(4096)
-                return
-
-    def reads_little(self, line: socket.socket) -> None:
-        ids = list(self._model.jobs)
-        job_id = self._random.choice(ids[-50:]) if ids else 1
-        line.sendall(f"GET /download/{job_id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        line.recv(100)
-
-    def listens(self, line: socket.socket) -> None:
-        line.sendall(
-            b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-        )
-        for _ in range(self._random.randrange(1, 20)):
-            if not line.recv(4096):
-                return
-
-    def babbles(self, line: socket.socket) -> None:
-        line.sendall(self._random.randbytes(300))
-        pause(self._random.uniform(0, 1))
+                if not line.recv(100) or drip:
+                    return

@@ -3,26 +3,17 @@ the programs use of memory and descriptors; and the report of it all.
 """
 
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import linear_regression
-from typing import NamedTuple
 
+from tests.bench.jobs import memory_mib
 from tests.kit.dev_program import born
 from tests.kit.programs import Program
 from tests.soak.model import Model, pause
 
 VARIABLE = "SOAK_RUN"
-EVERY_S = 5.0
-WARM_S = 120.0
-"""Of each life, before its memory is judged: models and caches are filled at first use."""
-LONG_S = 240.0
-"""Lives that are shorter say nothing about a leak."""
-MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -88,74 +79,30 @@ class Watching(threading.Thread):
         self._model.report(f"attempts {running} of job {job_id} ran at once: {living}")
 
 
-class Sample(NamedTuple):
-    at: float
-    """Seconds since the soak began."""
-    rss: int
-    descriptors: int
+def usage(programs: Mapping[str, Program]) -> dict[str, tuple[int, float, int]]:
+    """Pid, MiB in memory and descriptors of those that run."""
+    return {
+        name: (
+            program.pid,
+            memory_mib(program),
+            len(list(Path(f"/proc/{program.pid}/fd").iterdir())),
+        )
+        for name, program in programs.items()
+        if program.runs
+    }
 
 
-class Sampling(threading.Thread):
-    def __init__(self, programs: Mapping[str, Program], begun: float) -> None:
-        super().__init__(daemon=True)
-        self._programs, self._begun = programs, begun
-        self.stop = threading.Event()
-        self.lives: dict[tuple[str, str], list[Sample]] = defaultdict(list)
-
-    def run(self) -> None:
-        while not self.stop.wait(EVERY_S):
-            for name, program in self._programs.items():
-                with suppress(OSError, KeyError):  # it has ended at this moment
-                    if program.process:
-                        self._look(name, program.process.pid)
-
-    def _look(self, name: str, pid: int) -> None:
-        birth, at = born(pid), time.monotonic() - self._begun
-        text = Path(f"/proc/{pid}/status").read_text()
-        fields = dict(line.split(":", 1) for line in text.splitlines())
-        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        rss = int(fields["VmRSS"].split()[0]) * 1024
-        self.lives[name, f"{pid}.{birth}"].append(Sample(at, rss, descriptors))
-
-
-Lives = Mapping[tuple[str, str], Sequence[Sample]]
-
-
-def markdown(seed: int, seconds: float, model: Model, lives: Lives, looks: int) -> str:
+def markdown(model: Model, looks: int) -> str:
     counts = model.counts
     uploads = sum(n for name, n in counts.items() if name.startswith("uploaded: "))
     lines = [
-        f"{uploads} uploads in {seconds / 60:.0f} minutes, seed {seed}; wrong: {len(model.wrong)}.",
+        f"{uploads} uploads; wrong: {len(model.wrong)}.",
         "",
         "| what | times |",
         "|---|---|",
         *(f"| {name} | {counts[name]} |" for name in sorted(counts)),
         f"| looks at all processes for two attempts of one job | {looks} |",
         "",
-        *life_table(lives),
-        "",
         *(f"- WRONG: {one}" for one in model.wrong),
     ]
     return "\n".join(lines) + "\n"
-
-
-def life_table(lives: Lives) -> list[str]:
-    long = {key: life for key, life in lives.items() if life[-1].at - life[0].at >= LONG_S}
-    return [
-        "| program, a life | length | memory, warm → at the end | growth | descriptors (most) |",
-        "|---|---|---|---|---|",
-        *(_line(name, life) for (name, _), life in long.items()),
-        f"| {len(lives) - len(long)} shorter lives | | | | |",
-    ]
-
-
-def _line(name: str, life: Sequence[Sample]) -> str:
-    begin = life[0].at
-    warm = [one for one in life if one.at - begin >= WARM_S]
-    slope = linear_regression([one.at for one in warm], [one.rss for one in warm])[0] * 3600
-    first, last, most = warm[0], warm[-1], max(one.descriptors for one in life)
-    return (
-        f"| {name}, from minute {begin / 60:.0f} | {(last.at - begin) / 60:.0f} min "
-        f"| {first.rss / MIB:.1f} → {last.rss / MIB:.1f} MiB | {slope / MIB:+.1f} MiB/h "
-        f"| {first.descriptors} → {last.descriptors} ({most}) |"
-    )
