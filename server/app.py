@@ -28,8 +28,8 @@ from server.http.context import Context
 from server.http.permits import BrowserSessions, SignedRequests, login_path
 from server.http.problems import problems
 from server.loops import Loop, Sweep
+from server.measures import Measures
 from server.metrics import ServerMetrics
-from server.ports import Measures
 from server.settings.live import LiveSettings
 from server.settings.load import check_tokens
 from server.settings.tables import ServerSettings

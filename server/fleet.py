@@ -22,8 +22,7 @@ from server.agents.agent import Agent, Sessions
 from server.agents.events import listen
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.orchestrator import OrchestratorClient
-from server.domain.agents import Contact
-from server.ports import AgentError, RefusedByAgent
+from server.domain.agents import AgentError, Contact, RefusedByAgent
 from server.settings.agents import AgentTable
 from server.stages.agents import Agents
 from server.stages.deliver import Deliver

@@ -13,18 +13,12 @@ import aiohttp
 
 from server.agents import answers
 from server.agents.answers import Fetched
+from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import (
-    AgentError,
-    FileStream,
-    Measures,
-    NoSuchPayload,
-    RefusedByAgent,
-    ScratchFile,
-    Storage,
-    Unreachable,
-)
+from server.measures import Measures
+from server.storage.base import FileStream, Storage
+from server.storage.scratch import ScratchFile
 from shared.clock import Clock, Micros
 from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles, say_failure

@@ -17,7 +17,8 @@ from typing import BinaryIO, Final, TypeVar
 
 import aiohttp
 
-from server.ports import AgentError, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
+from server.storage.scratch import ScratchFile
 from shared.clock import SECOND, Clock, Micros
 from shared.files.durable import remove_quietly
 from shared.files.opened import opened, to_end

@@ -18,16 +18,11 @@ from server.agents.agent import SHORT_CALL, Agent, Body, Inputs
 from server.agents.answers import Fetched
 from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
+from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
-from server.ports import (
-    AgentError,
-    FileStream,
-    NoSuchPayload,
-    RefusedByAgent,
-    ScratchFile,
-    Unreachable,
-)
+from server.storage.base import FileStream
+from server.storage.scratch import ScratchFile
 from shared.http.numbers import whole_number
 from shared.ids import AttemptKey, Start
 from shared.wire import (

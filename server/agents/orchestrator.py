@@ -17,9 +17,10 @@ from server.agents import answers
 from server.agents.agent import Agent, Body, Inputs
 from server.agents.answers import Fetched
 from server.domain import outcome
+from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
-from server.ports import AgentError, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from server.storage.scratch import ScratchFile
 from shared.files.bundles.reader import BundleReader
 from shared.wire import PayloadDoc, PayloadState
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from server.agents.agent import Body, Inputs
+from server.domain.agents import AgentError, RefusedByAgent, Unreachable
 from server.domain.ending import heartbeat_timeout_s
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
-from server.ports import AgentError, RefusedByAgent, Unreachable
 from shared.clock import Clock, wait_for
 from shared.together import Together
 from shared.wire import (

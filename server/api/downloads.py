@@ -13,6 +13,7 @@ from aiohttp import web
 
 from server.domain import states
 from server.domain.access import Area
+from server.domain.agents import AgentError
 from server.domain.errors import NotAllowed
 from server.domain.jobs import FileKind, Job
 from server.domain.permits import Shows
@@ -25,7 +26,7 @@ from server.http.problems import Refusal
 from server.http.requested_job import requested_job, wait_for_job
 from server.http.results import cleaned, send_batch, send_result
 from server.http.route import JOB, Route, json_answer
-from server.ports import AgentError, ScratchFile
+from server.storage.scratch import ScratchFile
 from server.store import attempts, batches, jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL

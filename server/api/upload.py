@@ -25,8 +25,8 @@ from server.http.params import Param
 from server.http.permits import TICKET, links_by, with_query
 from server.http.problems import Refusal, wants_page
 from server.http.route import JOB_PAGE, TICKET_PARAMETER, Body, Route, json_answer
-from server.ports import ScratchFile
 from server.stages.accept import QUEUED
+from server.storage.scratch import ScratchFile
 from server.store import permits
 from shared import wire
 from shared.clock import SECOND

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 from aiohttp import web
 
 from server.agents.ferryman_agent import FerrymanAgent
+from server.domain.agents import AgentError, RefusedByAgent
 from server.domain.errors import BadField
 from server.domain.jobs import Attempt, FileKind, Job, Result
 from server.domain.media_types import media_type
@@ -25,7 +26,6 @@ from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
-from server.ports import AgentError, RefusedByAgent
 from shared.files.archives.zip_directory import ZipEntry, read_part
 from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
 from shared.files.names import BundleError, shown

@@ -18,13 +18,13 @@ from pydantic import BaseModel
 
 from server.agents.ferryman_agent import FerrymanAgent
 from server.domain import states
+from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent
 from server.domain.errors import FerrymanError
 from server.domain.jobs import Attempt, FileKind, Job
 from server.http.context import Context
 from server.http.event_stream import KEEPALIVE_S
 from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result
-from server.ports import AgentError, NoSuchPayload, RefusedByAgent
 from server.store import attempts, jobs
 from shared.clock import wait_for
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_content, read_range

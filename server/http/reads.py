@@ -25,8 +25,8 @@ from typing import Final, Generic, ParamSpec, TypeVar
 from aiohttp import StreamReader
 
 from server.http.problems import Refusal
-from server.ports import Scratch, ScratchFile
 from server.settings.live import LiveSettings
+from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import Clock
 from shared.files.archives.zip_index import ListedFile
 from shared.files.opened import to_end

@@ -28,8 +28,8 @@ from server.domain.errors import (
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, UsedTicket, Wanted
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
-from server.ports import ScratchFile
 from server.stages.stage import Core, Stage
+from server.storage.scratch import ScratchFile
 from server.store import bundles, inserts, jobs, permits, queue, totals, users
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary

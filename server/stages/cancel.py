@@ -17,9 +17,9 @@ from typing import Final
 import structlog
 
 from server.domain import ending, outcome
+from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
-from server.ports import AgentError, NoSuchPayload
 from server.stages.get import Get
 from server.stages.read import read_job
 from server.stages.stage import Core, Stage

@@ -15,9 +15,9 @@ import structlog
 from server.domain import ending
 from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
-from server.ports import Scratch
 from server.stages.by_hand import Delete
 from server.stages.stage import Core, Stage
+from server.storage.scratch import Scratch
 from server.store import requests, retention, totals
 from shared.clock import SECOND, Micros
 from shared.sql import Database, Tx

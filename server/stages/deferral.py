@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from server.domain import batch
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
-from server.ports import ScratchFile, Storage
 from server.stages.stage import Core, Stage
+from server.storage.base import Storage
+from server.storage.scratch import ScratchFile
 from server.store import batches
 from shared.files.bundles.expand import expand_folder
 from shared.files.bundles.format import ENTRY, BundleSummary

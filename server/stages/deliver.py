@@ -15,9 +15,9 @@ import structlog
 
 from server.agents.agent import Agent
 from server.domain import ending, outcome
+from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Job, Move
 from server.domain.retry import Backoff
-from server.ports import RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs

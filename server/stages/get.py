@@ -17,9 +17,9 @@ import structlog
 
 from server.agents.agent import Agent
 from server.domain import ending, outcome, states
+from server.domain.agents import AgentError
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.jobs import Attempt, FileKind, Job, Move, Result
-from server.ports import AgentError, PendingFiles
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.inbox import Inbox, Report, Which
@@ -27,6 +27,7 @@ from server.stages.progress import Progress
 from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_full, not_stored
 from server.stages.stage import Core, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
+from server.storage.base import PendingFiles
 from server.store import attempts, jobs
 from shared.clock import Micros
 from shared.ids import AttemptKey

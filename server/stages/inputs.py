@@ -14,9 +14,9 @@ from typing import Final
 
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.ports import ScratchFile
 from server.stages.merged_results import MergedResults, Part, UnusableResult, merged_results
 from server.stages.stage import Stage
+from server.storage.scratch import ScratchFile
 from server.store import batches, jobs
 from shared.files.archives.zip_directory import MAX_MERGED
 from shared.files.durable import remove_quietly, write_all

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import FileKind, Result
-from server.ports import Scratch, Storage
+from server.storage.base import Storage
+from server.storage.scratch import Scratch
 from shared.files.archives.merge import Merge
 from shared.files.names import BundleError
 from shared.files.opened import closing_fd
@@ -44,7 +45,7 @@ class UnusableResult(Exception):
 
 
 class MergedResults:
-    """``ports.FileStream`` of the ZIP, which is made while it is read; it is read once.
+    """``FileStream`` of the ZIP, which is made while it is read; it is read once.
 
     Attributes:
         size: bytes of the whole.

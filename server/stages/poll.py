@@ -15,8 +15,8 @@ import structlog
 
 from server.agents.agent import Agent
 from server.domain import outcome, states
+from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.jobs import FileKind, Job, Move
-from server.ports import AgentError, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store

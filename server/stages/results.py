@@ -14,8 +14,10 @@ from typing import Final, TypeAlias
 from server.agents.agent import Agent
 from server.agents.answers import Fetched
 from server.agents.registry import Registry
+from server.domain.agents import NoSuchPayload, Unreachable
 from server.domain.jobs import Result
-from server.ports import NoSuchPayload, PendingFiles, Scratch, ScratchFile, Unreachable
+from server.storage.base import PendingFiles
+from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration

@@ -21,9 +21,9 @@ from server.domain.errors import BadField, FerrymanError
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob
 from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_time
 from server.domain.upload_fields import upload_request
-from server.ports import ScratchFile
 from server.stages.accept import Accept, check_size, new_job, with_tasks
 from server.stages.stage import Core, Stage
+from server.storage.scratch import ScratchFile
 from server.store import schedules as rows
 from server.store.identity import is_rehearsal
 from shared.clock import SECOND

@@ -11,9 +11,11 @@ from server.domain.batch import cancelled_with
 from server.domain.jobs import Job, Move
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.ports import Measures, Scratch, Storage
+from server.measures import Measures
 from server.settings.live import LiveSettings
 from server.stages.wakeups import JobWakeups
+from server.storage.base import Storage
+from server.storage.scratch import Scratch
 from server.store import children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
 from shared.sql import Database

@@ -10,8 +10,8 @@ import structlog
 
 from server.agents.agent import Agent
 from server.domain import outcome, states
+from server.domain.agents import NoSuchPayload
 from server.domain.jobs import Attempt, FileKind, Job
-from server.ports import NoSuchPayload
 from server.stages.results import UNCHECKED, NoRoom, Results
 from server.stages.stage import Core, Stage
 from server.store import attempts

@@ -45,7 +45,7 @@ class Refused(OSError):
 
 
 class HttpWebhookClient:
-    """``ports.WebhookClient`` over HTTP.
+    """Delivers webhooks over HTTP.
 
     Args:
         allowed: machines apart from those of the Internet.

@@ -16,7 +16,7 @@ from aiohttp.base_protocol import BaseProtocol
 from server.agents import answers, events
 from server.agents.agent import Agent
 from server.agents.ferryman_agent import FerrymanAgent
-from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
+from server.domain.agents import NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages import inbox
 from server.stages.inbox import Inbox, Report
 from server.storage.scratch import Reservation, ScratchFile, Space

@@ -20,9 +20,9 @@ from server.agents import ferryman_agent
 from server.agents.agent import Sessions
 from server.agents.events import MAX_RESULT, QUICK_MS
 from server.agents.ferryman_agent import FerrymanAgent
+from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
-from server.ports import RefusedByAgent, Unreachable
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop

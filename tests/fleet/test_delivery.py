@@ -12,10 +12,10 @@ from unittest import mock
 
 import pytest
 
+from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.errors import BadField
 from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
-from server.ports import RefusedByAgent, Unreachable
 from server.stages import inbox, unexpected_payloads
 from server.stages.waiting import why_waiting
 from server.store import jobs as store_jobs

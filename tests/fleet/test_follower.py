@@ -19,12 +19,13 @@ from server.agents import events as agent_events
 from server.agents.agent import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.registry import Registry
+from server.domain.agents import Unreachable
 from server.domain.jobs import Bundle, FileKind
 from server.domain.service import Service
 from server.fleet import Follower
-from server.ports import Storage, Unreachable
 from server.stages.agents import Agents
 from server.stages.get import Get
+from server.storage.base import Storage
 from server.storage.scratch import LocalStream
 from shared.files.opened import opened
 from shared.ids import Start

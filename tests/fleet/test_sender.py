@@ -8,8 +8,8 @@ import pytest
 from server.agents import sender
 from server.agents.agent import Body
 from server.agents.sender import MAX_WAIT_S, MISSING, Sender, SentBundles, SmallOrder
+from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle
-from server.ports import RefusedByAgent, Unreachable
 from shared.clock import yield_to_loop
 from shared.wire import OrderAnswer, PayloadRef, PayloadsAnswer, PayloadsRequest
 from tests.kit.agent_http import order_of

@@ -12,11 +12,11 @@ import pytest
 from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
-from server.ports import Storage
 from server.settings.live import LiveSettings
 from server.settings.tables import ServerSettings, ServerTable
 from server.stages.stage import Core, Stage
 from server.stages.wakeups import JobWakeups
+from server.storage.base import Storage
 from server.store import (
     attempts,
     batches,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from server.agents.agent import Agent, Inputs
 from server.agents.answers import Fetched
 from server.agents.sender import SentBundles
+from server.domain.agents import NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
-from server.ports import NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from server.storage.scratch import ScratchFile
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey, Start
 from shared.together import Together

@@ -13,11 +13,11 @@ from unittest import mock
 
 from server.agents.registry import Registry
 from server.domain import states
+from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FileKind, Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
-from server.ports import RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
 from server.stages.batches import Batches, Dependencies
 from server.stages.by_hand import Delete, RetryByHand
@@ -32,6 +32,8 @@ from server.stages.schedules import Schedules
 from server.stages.stage import Core
 from server.stages.wakeups import JobWakeups
 from server.storage import folder, scratch
+from server.storage.base import Storage
+from server.storage.scratch import ScratchFile
 from server.store.claims import Offer
 from server.store.identity import new_start
 from server.store.listed import Filter

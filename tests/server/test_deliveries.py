@@ -26,7 +26,7 @@ KEY = b"k" * 32
 
 
 class Receivers:
-    """``ports.WebhookClient``.
+    """The client of webhooks.
 
     Attributes:
         hold: tries do not end until it is set.

@@ -17,7 +17,7 @@ from server.domain.jobs import Move
 from server.domain.service import Service
 from server.domain.statistics import ALL, Tree
 from server.loops import Loop, Supervisor
-from server.ports import Measures
+from server.measures import Measures
 from server.stages.statistics import Statistics
 from server.stages.wakeups import JobWakeups
 from server.store import jobs as store_jobs

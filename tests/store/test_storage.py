@@ -17,9 +17,9 @@ import pytest
 
 from server.agents import answers
 from server.domain.jobs import FileKind
-from server.ports import InUse, ScratchFile, Storage
+from server.storage.base import InUse, Storage
 from server.storage.folder import FolderStorage
-from server.storage.scratch import Scratch
+from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import RealClock
 from tests.kit.each import each
 from tests.kit.store import chunks, read
