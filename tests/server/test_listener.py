@@ -8,8 +8,9 @@ import errno
 import hashlib
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import ClientSession, web
@@ -38,8 +39,6 @@ class App:
     """A small application that listens."""
 
     def __init__(self) -> None:
-        self.cut = asyncio.Event()
-        self.read = 0
         self.waiting = asyncio.Event()
         self.known = True
         self.rest_s = 0.0
@@ -70,20 +69,23 @@ class App:
     async def big(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        try:
+        with self.noted():
             for _ in range(BIG >> 18):
                 await response.write(bytes(1 << 18))
                 self.taken += 1 << 18
-        except ConnectionError:
-            self.cut.set()
-            raise
         return response
 
     async def send(self, request: web.Request) -> web.StreamResponse:
-        try:
+        with self.noted():
             answer = await send_file(request, self.file, "a.zip", DIGEST, (5, len(DATA)))
             self.sent = answer.body_length
             return answer
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """How an answer ends."""
+        try:
+            yield
         except BaseException as problem:
             self.problem = problem
             raise
@@ -104,10 +106,8 @@ class App:
         assert task is not None
         request.protocol.cancel_on_disconnect(task)
         self.waiting.set()
-        try:
+        with self.noted():
             await asyncio.Event().wait()
-        finally:
-            self.cut.set()
         raise AssertionError
 
 
@@ -242,16 +242,6 @@ async def test_a_body_may_take_longer_than_a_head():
         await gone(idle)
 
 
-async def test_a_reader_that_stops_is_cut_off():
-    async with serving(send_s=SOON) as (app, port):
-        with capture_logs() as lines:
-            async with peer_that_stops_reading(port, b"/big"):
-                await app.cut.wait()
-    assert app.taken <= 1 << 20  # nor does the kernel keep megabytes for it meanwhile
-    # Not by the kernel, which would notice it later, too.
-    assert [one["event"] for one in lines] == ["answer.cut_off"]
-
-
 async def test_a_reader_that_reads_gets_everything():
     async with serving(send_s=1.0) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -268,7 +258,7 @@ async def test_a_wait_ends_when_its_caller_is_gone():
         writer.write(GET.replace(b"/ ", b"/wait "))
         await app.waiting.wait()
         await gone(writer)
-        await app.cut.wait()
+        await app.ended.wait()
 
 
 async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrives():
@@ -358,60 +348,48 @@ async def test_a_section_of_a_file_is_sent_by_the_kernel(tmp_path, by_kernel, he
     by_kernel.clear()
 
 
-async def test_what_the_kernel_cannot_send_goes_through_python(tmp_path, monkeypatch):
-    def sendfile(*_: int) -> int:
-        raise OSError(errno.EINVAL, "not with this file system")
-
-    monkeypatch.setattr("os.sendfile", sendfile)
-    async with (
-        sending(tmp_path) as app,
-        ClientSession() as session,
-        session.get(app.url) as answer,
-    ):
-        assert await answer.read() == DATA
-
-
-async def test_more_than_some_answers_at_once_go_through_python(tmp_path, monkeypatch, by_kernel):
-    monkeypatch.setattr(kernel_copy, "_AT_ONCE", 0)
-    async with (
-        sending(tmp_path) as app,
-        ClientSession() as session,
-        session.get(app.url) as answer,
-    ):
-        assert await answer.read() == DATA
-    assert by_kernel == []
+@each("is_refused", [True, False])
+async def test_what_the_kernel_cannot_send_or_too_much_at_once_goes_through_python(
+    tmp_path, monkeypatch, by_kernel, is_refused
+):
+    refuses = Mock(side_effect=OSError(errno.EINVAL, "not with this file system"))
+    with monkeypatch.context() as patch:
+        if is_refused:
+            patch.setattr("os.sendfile", refuses)
+        else:
+            patch.setattr(kernel_copy, "_AT_ONCE", 0)
+        async with sending(tmp_path) as app, ClientSession() as session:
+            answer = await session.get(app.url)
+            assert await answer.read() == DATA
+    assert (refuses.called, by_kernel) == (is_refused, [])
 
 
-async def test_a_reader_of_a_file_that_stops_is_cut_off(tmp_path, by_kernel):
+@each("path, most", [(b"/big", 0), (b"/file", 2_000)])
+async def test_a_reader_that_stops_is_cut_off(tmp_path, by_kernel, path, most):
+    """By the server: the kernel would notice it later, too."""
     async with sending(tmp_path, send_s=SOON) as app:
         with capture_logs() as lines:
-            async with peer_that_stops_reading(app.port, b"/file", 2_000):
+            async with peer_that_stops_reading(app.port, path, most):
                 await app.ended.wait()
     assert isinstance(app.problem, ConnectionError)
     assert [one["event"] for one in lines] == ["answer.cut_off"]
-    assert 0 < sum(by_kernel) <= 1 << 20  # nor does the kernel keep megabytes for it meanwhile
+    taken = sum(by_kernel) if most else app.taken
+    assert bool(most) <= taken <= 1 << 20  # nor does the kernel keep megabytes for it meanwhile
 
 
-async def test_a_reader_that_is_gone_ends_its_answer(tmp_path, by_kernel):
+@each("how", [ConnectionError, asyncio.CancelledError])
+async def test_a_reader_that_is_gone_or_a_stop_of_the_server_ends_an_answer(tmp_path, how):
     async with sending(tmp_path) as app:
         async with peer_that_stops_reading(app.port, b"/file", 2_000):
-            pass
+            if how is asyncio.CancelledError:
+                (one,) = (one for one in asyncio.all_tasks() if "RequestHandler.start" in repr(one))
+                one.cancel()
+                await app.ended.wait()
         await app.ended.wait()
-    assert isinstance(app.problem, ConnectionError)
-    assert by_kernel
+    assert isinstance(app.problem, how)
 
 
-async def test_a_stop_of_the_server_ends_an_answer_that_is_not_read(tmp_path):
-    async with sending(tmp_path) as app, peer_that_stops_reading(app.port, b"/file", 2_000):
-        [connection] = [
-            task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task)
-        ]
-        connection.cancel()
-        await app.ended.wait()
-    assert isinstance(app.problem, asyncio.CancelledError)
-
-
-@pytest.mark.parametrize("at_once", [32, 0], ids=["kernel", "python"])
+@each("at_once", [32, 0])
 async def test_a_file_that_is_shorter_than_announced_ends_the_connection(
     tmp_path, monkeypatch, at_once
 ):
