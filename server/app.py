@@ -1,4 +1,4 @@
-"""The server: opened, connected, and run until it is told to stop."""
+"""The server: opened, connected, and run until a signal stops it."""
 
 from __future__ import annotations
 

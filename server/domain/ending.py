@@ -214,7 +214,7 @@ def end(
 _OF_AN_ATTEMPT: Final = (
     *("agent", "payload_id", "submitted_at", "heartbeat_at", "progress", "output"),
 )
-"""Fields of a job that the next attempt begins anew."""
+"""Fields of a job that are reset for the next attempt."""
 OF_A_RUN: Final = (
     *_OF_AN_ATTEMPT,
     *("started_at", "exit_code", "stderr_tail", "warnings", "enforcement", "usage", "result"),
@@ -224,13 +224,13 @@ OF_A_RUN: Final = (
 """And those that a retry by hand does."""
 
 
-def queued_again(now: Micros, anew: Iterable[str] = _OF_AN_ATTEMPT) -> dict[str, Any]:
+def queued_again(now: Micros, reset: Iterable[str] = _OF_AN_ATTEMPT) -> dict[str, Any]:
     """What a job in the queue has when another attempt follows.
 
     Args:
-        anew: fields that it has as a new job has them.
+        reset: fields that it has as a new job has them.
     """
-    return {name: UNSET[name] for name in anew} | {"queued_at": now, "not_before": 0}
+    return {name: UNSET[name] for name in reset} | {"queued_at": now, "not_before": 0}
 
 
 def requeue(

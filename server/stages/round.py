@@ -30,9 +30,8 @@ _MISSING_EVERY_S: Final = 10.0
 
 
 class Round(Stage):
-    """The Sender, and what of the Getter is done for many jobs at once. Once in an interval the
-    store is asked which services have queued jobs, and the jobs are given up that have waited for
-    too long.
+    """The Sender, and what of the Getter is done for many jobs at once. Once in an interval those
+    jobs are given up that have waited for too long.
     """
 
     def __init__(self, core: Core, deliver: Deliver, get: Get) -> None:
