@@ -236,6 +236,31 @@ def test_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None
     assert came() == {("node", 5): True, ("node", 6): True}
 
 
+async def test_of_two_reports_of_a_payload_one_is_looked_at_and_what_both_hold_comes_back(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(inbox, "_MAX_PLACES", 1)
+    woken = list[None]()
+    reports = Inbox(0.0, SimClock(), lambda: woken.append(None))
+    node = cast(Agent, SimpleNamespace(name="node", supports_events=True))
+    async with asyncio.timeout(10.0):
+        await reports.receive(node, reported(1), CONTENT, 0)
+        (older,) = reports.take(9)
+        older.tries = 3
+        reports.put(node, reported(1))
+        assert reports.take(9) == [], "the older one is looked at"
+        reports.again(older, 60.0)
+        (newer,) = reports.take(9)
+        assert (newer.content, newer.tries, newer.places) == (CONTENT, 3, 1)
+        reports.put(node, reported(1))
+        woken.clear()
+        reports.done(newer)
+        assert woken, "another one waits behind it"
+        await reports.receive(node, reported(2), None, 0)
+        assert reports.forget_agent("node") == {("node", 1), ("node", 2)}
+        await reports.receive(node, reported(3), None, 0)
+
+
 class Lister(FerrymanAgent):
     """Its list has no end."""
 

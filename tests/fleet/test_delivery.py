@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from server.domain.errors import BadField
 from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.stages import inbox, unexpected_payloads
+from server.stages.results import NoRoom
 from server.stages.waiting import why_waiting
 from server.store import jobs as store_jobs
 from shared.clock import yield_to_loop
@@ -24,7 +26,7 @@ from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.sql import Tx
 from shared.sqlite.files import DatabaseUnavailable
-from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, Usage
+from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 from tests.model.simulation import World, simulated
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
@@ -79,6 +81,51 @@ async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_resu
     assert await world.state(jobs[0]) is not JobState.COMPLETED, "its result is on its way"
     await sweep(world)
     assert await world.state(jobs[2]) is not JobState.QUEUED
+    await world.clock.advance(30.0)
+    assert await world.state(jobs[0]) is JobState.COMPLETED
+    assert world.get.results.ended() == set()
+
+
+async def test_of_an_attempt_that_was_taken_its_agent_is_not_asked(world):
+    south = await south_alone(world)
+    world.get.inbox._delay_s = 60.0
+    south.settle = mock.Mock()
+    await world.upload("ann", "s")
+    await sweep(world)
+    await world.deliver.resume_interrupted()
+    await world.settle()
+    assert await world.state(1) is JobState.PROCESSING, "it is about to be written"
+    south.settle.assert_not_called()
+
+
+async def test_an_end_is_left_to_the_next_connection_while_its_agent_is_away(world):
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    south.faults = ["cut"]
+    south.end(payload, PayloadState.COMPLETED)
+    await world.settle()
+    assert world.get.inbox.until_next_s() == math.inf
+    await south.connect()
+    await world.settle()
+    assert await world.state(1) is JobState.COMPLETED
+
+
+async def test_what_a_cancelled_job_left_is_bounded_too(world):
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    south.start(payload)
+    large = ResultInfo(size=4 << 30, sha256="x")
+    payload.result_info = lambda: None if payload.alive else large
+    south.fetch = mock.Mock()
+    await world.cancel(LOCAL, 1)
+    await world.settle()
+    assert (await world.jobs.get(1)).result is None
+    assert payload.status is PayloadState.CLEANED, "it was acknowledged"
+    south.fetch.assert_not_called()
 
 
 async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
@@ -300,12 +347,14 @@ async def test_no_report_of_a_former_connection_is_followed_by_a_round_that_was_
     first, second = world.get.inbox.take(2)
     world.get.settled(first, await world.get.settle(first, None))
     await world.settle()
+    await world.get.results.waiting.add(first.which, NoRoom(1 << 60, 0), 1 << 60)
     settled = await world.get.settle(second, None)
     stopping = asyncio.create_task(world.get.stop(south.name))
     await yield_to_loop()
     world.get.settled(second, settled)
     await stopping
     assert second.which not in world.get._tasks
+    assert not len(world.get.results.waiting)
 
 
 async def test_of_a_job_that_was_cancelled_nothing_is_followed_any_more(world):

@@ -11,6 +11,7 @@ import pytest
 from server.domain.choose import Recent
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
+from server.stages import round
 from server.stages.waiting import why_waiting
 from server.store import claims
 from server.store.claims import Claimed
@@ -236,6 +237,24 @@ async def test_what_comes_while_jobs_are_claimed_is_not_forgotten(world: World) 
         await world.settle()
     assert await world.state(job_ids[0]) is JobState.COMPLETED
     claimed.assert_called_once()  # together with the end, whose slot it has seen
+
+
+async def test_a_round_claims_with_its_ends_and_goes_on_where_there_are_more(world, monkeypatch):
+    monkeypatch.setattr(round, "_MAX_FOLLOWED", 1)
+    world.bulk = True
+    await world.start()
+    for service in ("patient", "patient", "example"):
+        await world.upload("ann", service)
+    await sweep(world)
+    world.following.cancel()
+    (agent, payload), (another, running) = world.payloads()
+    another.start(running)
+    agent.end(payload, PayloadState.COMPLETED)
+    world.send.claims = True
+    world.wakeups.sender.clear()
+    assert await world.send.follow() == 1
+    assert world.wakeups.sender.is_set()
+    assert await world.send.follow() == 2, "an end, and the job that gets its slot"
 
 
 async def test_a_retry_that_comes_due_between_two_looks_waits_for_none(world: World) -> None:
