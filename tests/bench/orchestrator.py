@@ -8,11 +8,11 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,7 +20,7 @@ import aiohttp
 
 from tests.bench import bare, jobs
 from tests.bench.table import Row
-from tests.kit.programs import form, free_port, until
+from tests.kit.programs import form, free_port, listens, other_program
 
 NAME: Final = "job-orchestrator"
 T = TypeVar("T")
@@ -105,25 +105,14 @@ def _theirs(program: str, folder: Path) -> Iterator[tuple[str, list[subprocess.P
     for name, last in {"UPLOAD": "submit", "DOWNLOAD": "retrieve", "TERMINATE": "kill"}.items():
         service[f"{name}_URL"] = f"http://127.0.0.1:{ports['client']}/{last}"
     env |= {f"SERVICE_EXAMPLE_{name}": value for name, value in service.items()}
-    processes = []
-    try:
+    with ExitStack() as stack:
+        processes = []
         for role, port in ports.items():
             home = folder / role
             home.mkdir(parents=True)
             env |= {"PORT": str(port), "DB_PATH": f"{home}/db", "DATA_PATH": f"{home}/data"}
-            with (home / "log").open("wb") as log:
-                command = [program, role]
-                processes.append(
-                    subprocess.Popen(command, env={**env}, stdout=log, stderr=log, cwd=home)
-                )
-            until(lambda at=port: _listens(at), f"{NAME} does not listen")
+            how = {"env": {**env}, "cwd": home}
+            ready = partial(listens, port)
+            one = other_program([program, role], home / "log", ready, **how)
+            processes.append(stack.enter_context(one))
         yield f"http://127.0.0.1:{ports['server']}", processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

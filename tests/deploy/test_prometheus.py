@@ -4,7 +4,6 @@ agent, in which each panel and each alert finds its series.
 
 import json
 import re
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from ruamel.yaml import YAML
 from ferryman.sync import SyncClient
 from tests.kit.dev_program import ROOT, ended
 from tests.kit.installed import program
-from tests.kit.programs import Program, free_port, until
+from tests.kit.programs import Program, free_port, other_program, until
 
 DEPLOY: Final = ROOT / "deploy/prometheus"
 RULES: Final = DEPLOY / "ferryman.rules.yml"
@@ -172,11 +171,8 @@ def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Callable[[str],
     address, data = f"127.0.0.1:{free_port()}", folder / "prometheus"
     flags = (f"--config.file={file}", f"--storage.tsdb.path={data}")
     command = [program("prometheus"), *flags, f"--web.listen-address={address}"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
     def is_ready() -> bool:
-        assert process.poll() is None, log.read_text()
         try:
             with urlopen(f"http://{address}/-/ready", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -187,12 +183,8 @@ def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Callable[[str],
         with urlopen(f"http://{address}/api/v1/{path}", timeout=30) as answer:
             return json.loads(answer.read())["data"]
 
-    try:
-        until(is_ready, "Prometheus is not ready", log.read_text)
+    with other_program(command, log, is_ready):
         yield ask
-    finally:
-        process.kill()
-        process.wait(30)
 
 
 def panels() -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from server.http.params import MAX_WAIT_S
 from shared.units.durations import parse_duration
 from tests.kit.dev_program import ROOT, descendants, ended
 from tests.kit.installed import program
-from tests.kit.programs import Pair, free_port, until
+from tests.kit.programs import Pair, free_port, listens, other_program, until
 
 NAME = "ferryman.example.org"
 
@@ -49,7 +48,6 @@ class Proxy:
         made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files]
         ended(*made)
         self.command = self._configured(server_port)
-        self.process: subprocess.Popen[bytes] | None = None
 
     def _configured(self, server_port: int) -> list[str]:
         """Write the configuration; the command that runs it in the foreground."""
@@ -57,24 +55,13 @@ class Proxy:
 
     @contextmanager
     def running(self) -> Iterator[Proxy]:
-        with (self.folder / "log").open("ab") as log:
-            homes = ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")  # in which Caddy keeps things
-            env = os.environ | dict.fromkeys(homes, str(self.folder))
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=env)
-        try:
-            until(self._listens, f"{self.kind} does not start", (self.folder / "log").read_text)
+        homes = ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")  # in which Caddy keeps things
+        env, log = os.environ | dict.fromkeys(homes, str(self.folder)), self.folder / "log"
+        with other_program(self.command, log, lambda: listens(self.port), env=env) as self.process:
             yield self
-        finally:
-            self.process.terminate()
-            self.process.wait(20)
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def written(self) -> int:
         """Bytes that its processes have written to disks."""
-        assert self.process is not None
         pids = (self.process.pid, *descendants(self.process.pid))
         text = "".join(Path(f"/proc/{pid}/io").read_text() for pid in pids)
         return sum(map(int, re.findall(r"write_bytes: (\d+)", text)))

@@ -16,7 +16,7 @@ import sys
 import threading
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -41,6 +41,11 @@ def free_port() -> int:
     port = int(held.getsockname()[1])
     held.detach()
     return port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Program:
@@ -83,12 +88,9 @@ class Program:
         _, port = announced(self.begin)
         assert port == str(self.port), f"{self.name} does not listen: {self.log[-3_000:]}"
 
-    def _answers(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, f"{self.name} ended: {self.log[-3_000:]}"
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        with socket.socket(family) as probe:
-            return probe.connect_ex((self.host, self.port)) == 0
+    def answers(self) -> bool:
+        assert self.runs, f"{self.name} ended: {self.log[-3_000:]}"
+        return listens(self.port)
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -141,6 +143,28 @@ def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
             return
         never.wait(0.02)
     raise AssertionError(f"{what} {more()}")
+
+
+@contextmanager
+def other_program(
+    command: Sequence[object], log: Path, ready: Callable[[], bool], **how: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One that is not ours, from when it is ready to its end."""
+    words = [str(word) for word in command]
+    with log.open("ab") as out:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **how)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, f"{words[0]} ended: {log.read_text()}"
+        return ready()
+
+    try:
+        until(is_ready, f"{words[0]} is not ready", log.read_text)
+        yield process
+    finally:
+        for number in (signal.SIGTERM, signal.SIGCONT):  # whoever was stopped hears the first, too
+            process.send_signal(number)
+        process.wait(30)
 
 
 def left_behind(agent: Program) -> list[str]:

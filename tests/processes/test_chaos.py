@@ -184,12 +184,12 @@ def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(
                 program.begin()
             if random.random() < 0.7:  # else it is killed again while it starts
                 for program in victims:
-                    until(program._answers, f"{program.name} does not listen")
+                    until(program.answers, f"{program.name} does not listen")
         until(lambda: len(work.uploaded) > len(KINDS) + 1, "there is not one of each")
         work.stop.set()
         work.join(60)
         for program in (pair.agent, pair.server):
-            until(program._answers, f"{program.name} does not listen")
+            until(program.answers, f"{program.name} does not listen")
         verify(pair, work, retries)
         verify_histories(pair.server)
     assert left_behind(pair.agent) == []
