@@ -32,7 +32,6 @@ from tests.mutants.places import (
     ROOT,
     Function,
     Place,
-    Spot,
     file_of,
     first_of,
     functions,
@@ -76,7 +75,7 @@ class Mutant:
             line, tree = self._made((ROOT / self.file).read_text())
         except SyntaxError as error:
             raise LookupError(f"no Python: {error}") from error
-        return Change(self.rule, self.what, self.file, tree, line)
+        return Change(self, tree, line)
 
     def _made(self, text: str) -> tuple[int, ast.Module]:
         if self.is_new:
@@ -90,26 +89,13 @@ class Mutant:
         return line, ast.parse(text.replace(self.old, self.new))
 
 
-@dataclass(frozen=True)
 class Change:
-    rule: str
-    what: str
-    file: str
-    new: ast.Module
-    line: int
-    """Of the module as it is."""
-
-    @property
-    def label(self) -> str:
-        return f"{self.rule} · {self.what}"
-
-    @property
-    def module(self) -> str:
-        return module_of(self.file)
-
-    @functools.cached_property
-    def spot(self) -> Spot:
-        return spot(tree_of(self.file), self.line)
+    def __init__(self, mutant: Mutant, new: ast.Module, line: int) -> None:
+        """``line`` is one of the module as it is."""
+        self.what, self.file, self.new, self.line = mutant.what, mutant.file, new, line
+        self.label = f"{mutant.rule} · {mutant.what}"
+        self.module = module_of(self.file)
+        self.spot = spot(tree_of(self.file), line)
 
     @functools.cached_property
     def names(self) -> set[str]:

@@ -1,15 +1,15 @@
 """What running attempts say, in their rows and events."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
-
-import pytest
 
 from server.domain.jobs import Event, Job, Move
 from server.domain.live import Live, NewEvent, Report
 from server.store.statements import Listener
 from shared.ids import AttemptKey
 from shared.wire import JobState, Progress
+from tests.kit.each import each
 from tests.kit.store import Jobs, claim, new
 
 LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two", "warning"))
@@ -18,10 +18,9 @@ LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two",
 async def running(jobs: Jobs) -> Job:
     job, _ = await jobs.insert(new("ann", "s"), "queued")
     assert await jobs.move(claim(job))
-    await jobs.move(Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "Submitted"))
-    moved = await jobs.move(Move(job.id, 1, JobState.SUBMITTED, JobState.RUNNING, 30, "Running"))
-    assert moved is not None
-    return moved
+    for before, after in pairwise((JobState.PROCESSING, JobState.SUBMITTED, JobState.RUNNING)):
+        assert await jobs.move(Move(job.id, 1, before, after, 30, after))
+    return await jobs.get(job.id)
 
 
 def report(job: Job, **what: Any) -> Report:
@@ -86,18 +85,13 @@ async def test_what_was_said_before_is_no_event_again(jobs) -> None:
     assert (job.output, job.message) == ({"a": "2", "b": "3"}, "Running")
 
 
-@pytest.mark.parametrize("wrong", ["attempt", "agent", "state"])
+@each("wrong", [{"key": AttemptKey(1, 2)}, {"agent": "other"}, {}])
 async def test_nothing_is_written_about_what_does_not_run_there(jobs, wrong) -> None:
     job = await running(jobs)
-    if wrong == "state":
+    if not wrong:
         assert await jobs.move(Move(job.id, 1, job.state, JobState.UNKNOWN, 60, "gone"))
     before = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
-    what: dict[str, dict[str, Any]] = {
-        "attempt": {"key": AttemptKey(job.id, 2)},
-        "agent": {"agent": "other"},
-        "state": {},
-    }
-    assert await jobs.record_live([report(job, **what[wrong])]) == set()
+    assert await jobs.record_live([report(job, **wrong)]) == set()
     now = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
     assert now == before
 

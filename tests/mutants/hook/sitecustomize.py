@@ -3,6 +3,7 @@ this folder on ``PYTHONPATH`` and ``MUTANTS_CODE`` in its environment: see ``tes
 """
 
 import builtins
+import contextlib
 import importlib.abc
 import importlib.machinery
 import marshal
@@ -64,23 +65,14 @@ class Notes:
     def begin(self, test: int) -> None:
         self._now[:] = struct.pack("i", test)
 
-    def reached(self, *places: int) -> None:
+    def reached(self, place: int) -> None:
         (test,) = struct.unpack("i", self._now[:])
-        new = [place for place in places if (test, place) not in self._known]
-        if new:
-            self._write(b"".join(b"%d %d\n" % (test, place) for place in new))
-            self._known.update((test, place) for place in new)
-
-    def _write(self, lines: bytes) -> None:
-        # Opened each time: programs that tests fork close all that is open.
-        try:
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        except OSError:  # a test of a process that may open nothing more
-            return
-        try:
-            os.write(file, lines)
-        finally:
-            os.close(file)
+        if (test, place) not in self._known:
+            # Opened each time: programs that tests fork close all that is open. A test of a process
+            # that may open nothing more notes nothing.
+            with contextlib.suppress(OSError), open(self._path, "ab", buffering=0) as file:  # noqa: PTH123
+                file.write(b"%d %d\n" % (test, place))
+                self._known.add((test, place))
 
 
 def install() -> None:
