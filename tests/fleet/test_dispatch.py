@@ -243,13 +243,14 @@ async def test_a_round_claims_with_its_ends_and_goes_on_where_there_are_more(wor
     monkeypatch.setattr(round, "_MAX_FOLLOWED", 1)
     world.bulk = True
     await world.start()
-    for service in ("patient", "patient", "example"):
+    world.agents[0].drop()
+    for service in ("patient", "example", "patient"):
         await world.upload("ann", service)
-    await sweep(world)
+        await sweep(world)
     world.following.cancel()
-    (agent, payload), (another, running) = world.payloads()
-    another.start(running)
-    agent.end(payload, PayloadState.COMPLETED)
+    (south, ends), (_, runs) = world.payloads()
+    south.start(runs)
+    south.end(ends, PayloadState.COMPLETED)
     world.send.claims = True
     world.wakeups.sender.clear()
     assert await world.send.follow() == 1
