@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -32,6 +33,8 @@ from server.store import attempts, jobs
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx
+from shared.sqlite.files import DatabaseUnavailable
+from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
 log = structlog.get_logger()
@@ -122,6 +125,17 @@ def show_as_unknown(
         job = (jobs.move(tx, move) if move is not None else None) or job
     if JobState.UNKNOWN in states.NEXT[job.state]:
         jobs.move(tx, outcome.unknown(job, now, message))
+
+
+def give_up(
+    tx: Tx, agent: str, key: AttemptKey, payload: PayloadDoc, lost: Callable[[Job], Move]
+) -> None:
+    """Let the attempt be lost whose end cannot be followed, if its job still waits for it."""
+    job = _job(tx, key)
+    if job is None or job.deferred or job.state not in states.HOLDS_SLOT:
+        return
+    if outcome.is_of(job, payload, agent):
+        jobs.move(tx, lost(job))
 
 
 def _job(tx: Tx, key: AttemptKey) -> Job | None:
@@ -380,6 +394,16 @@ class Get(Stage):
             if isinstance(problem, OSError):
                 why = not_stored(problem)
             await self._show_as_unknown(report, why)
+        now = self._clock.monotonic()
+        if report.failing_since is None:
+            report.failing_since = now
+        failing_s = now - report.failing_since
+        if failing_s > self._settings.server.agent_lost_after and isinstance(problem, AgentError):
+            # An agent that fails for ever must not hold the slot for ever.
+            what = f"its result could not be fetched for {say_duration(failing_s)}: {problem}"
+            lost = functools.partial(self._lost, what)
+            with suppress(DatabaseUnavailable):
+                await self._database.write(give_up, agent.name, report.key, payload, lost)
         self.inbox.again(report, _RETRY_DELAYS_S[min(report.tries, len(_RETRY_DELAYS_S)) - 1])
 
     async def _wait_for_room(self, report: Report, problem: OSError) -> None:

@@ -40,6 +40,7 @@ class Report:
         content: its result, where that came with it; to be checked.
         taken_at: when the agent took the attempt, where no row says so yet.
         tries: how often it could not be followed.
+        failing_since: when it could not for the first time (monotonic).
         places: of its agent's, which it takes.
     """
 
@@ -50,6 +51,7 @@ class Report:
     content: bytes | None = None
     taken_at: Micros | None = None
     tries: int = 0
+    failing_since: float | None = None
     places: int = 0
 
     @property
@@ -69,7 +71,8 @@ class Report:
         self.due = min(self.due, earlier.due)
         self.content = earlier.content if self.content is None else self.content
         self.taken_at = earlier.taken_at if self.taken_at is None else self.taken_at
-        self.tries, self.places = earlier.tries, self.places + earlier.places
+        self.tries, self.failing_since = earlier.tries, earlier.failing_since
+        self.places += earlier.places
 
 
 class Inbox:

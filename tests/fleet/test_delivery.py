@@ -112,6 +112,28 @@ async def test_an_end_is_left_to_the_next_connection_while_its_agent_is_away(wor
     assert await world.state(1) is JobState.COMPLETED
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_result_that_cannot_be_fetched_for_too_long_does_not_hold_its_job_for_ever(
+    world, cancelled
+):
+    world.lost_after_s = 100.0
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    south.fetch = mock.Mock(side_effect=Unreachable("it arrives damaged", sent=True))
+    south.end(payload, PayloadState.COMPLETED)
+    await world.clock.advance(90.0)
+    if cancelled:
+        await world.jobs.request_cancel(1, world.steady.now())
+    assert await world.state(1) is JobState.UNKNOWN
+    for _ in range(2):
+        await world.clock.advance(60.0)
+    job = await world.jobs.get(1)
+    assert job.state is (JobState.CANCELLED if cancelled else JobState.QUEUED)
+    assert "could not be fetched for" in job.message
+
+
 async def test_what_a_cancelled_job_left_is_bounded_too(world):
     south = await south_alone(world)
     await world.upload("ann", "s")
