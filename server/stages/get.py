@@ -385,10 +385,20 @@ class Get(Stage):
                 log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=error)
         else:
             log.error("payload.failed", agent=agent.name, key=payload.key, exc_info=problem)
-        if no_room is not None:
-            await self._wait_for_room(report, no_room)
-            self.inbox.again(report, 0.0)
-            return
+        delay_s = _RETRY_DELAYS_S[min(report.tries, len(_RETRY_DELAYS_S)) - 1]
+        try:
+            if no_room is not None:
+                await self._wait_for_room(report, no_room)
+                delay_s = 0.0
+            else:
+                await self._show_failing(report, problem)
+        finally:
+            self.inbox.again(report, delay_s)
+
+    async def _show_failing(self, report: Report, problem: Exception) -> None:
+        """Let the job of a report that fails again and again be Unknown, and at last be lost: an
+        agent that fails for ever must not hold the slot for ever.
+        """
         if report.tries == _UNKNOWN_AFTER:
             why = f"the result cannot be fetched: {problem}"
             if isinstance(problem, OSError):
@@ -399,12 +409,11 @@ class Get(Stage):
             report.failing_since = now
         failing_s = now - report.failing_since
         if failing_s > self._settings.server.agent_lost_after and isinstance(problem, AgentError):
-            # An agent that fails for ever must not hold the slot for ever.
             what = f"its result could not be fetched for {say_duration(failing_s)}: {problem}"
             lost = functools.partial(self._lost, what)
             with suppress(DatabaseUnavailable):
-                await self._database.write(give_up, agent.name, report.key, payload, lost)
-        self.inbox.again(report, _RETRY_DELAYS_S[min(report.tries, len(_RETRY_DELAYS_S)) - 1])
+                name, payload = report.agent.name, report.payload
+                await self._database.write(give_up, name, report.key, payload, lost)
 
     async def _wait_for_room(self, report: Report, problem: OSError) -> None:
         """Until the result may be tried again. Its job says so, unless it is only for a moment."""

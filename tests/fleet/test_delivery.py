@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import errno
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -352,6 +353,22 @@ async def test_what_fails_in_a_round_costs_no_report_that_was_taken_up(world, wh
     world.database.memory.clear()  # as after a change that was undone
     with mock.patch(what, side_effect=problem), suppress(DatabaseUnavailable):
         await world.send.follow()
+        await world.settle()
+    await sweep(world, 1)
+    assert await world.state(1) is JobState.COMPLETED
+
+
+async def test_a_report_is_kept_though_nothing_can_be_done_for_it(world):
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    full = OSError(errno.ENOSPC, "no space left on device")
+    with (
+        mock.patch("server.storage.folder.FolderStorage._store", side_effect=full),
+        mock.patch("server.stages.results.WaitingResults.add", side_effect=RuntimeError("threads")),
+    ):
+        south.end(payload, PayloadState.COMPLETED)
         await world.settle()
     await sweep(world, 1)
     assert await world.state(1) is JobState.COMPLETED
