@@ -74,7 +74,7 @@ def text(place: Place, user: str = "") -> list[bytes]:
 
 async def test_what_is_refused_is_named_and_leaves_nothing(place: Place) -> None:
     wrong: list[object] = []
-    before = left(place.warm.data)
+    before = left(place.warm.data, "bundles", "staging")
     bodies = [(form_of(*text(place), *parts), code, named) for parts, code, named in REFUSED]
     cut_short = form_of(file_part("run.sh"))[:-20]
     for body, code, named in (*bodies, (cut_short, "body_cut_short", "cut short")):
@@ -83,7 +83,7 @@ async def test_what_is_refused_is_named_and_leaves_nothing(place: Place) -> None
         shape = (reply["id"], reply["status"]) == (0, "Unknown")
         if not (400 <= status < 500 and said and shape and code in reply["code"]):
             wrong.append((code, named, status, reply))
-        if left(place.warm.data) != before:
+        if left(place.warm.data, "bundles", "staging") != before:
             wrong.append((code, named, "it left something"))
     assert wrong == []
     assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
@@ -191,11 +191,11 @@ async def test_a_full_queue_is_429_and_says_when_to_come_back(place: Place) -> N
     body = form_of(*text(place), text_part("not_before", LATER), *files())
     status, _, first = await post(place, body)
     assert status == 201
-    before = left(place.warm.data)
+    before = left(place.warm.data, "bundles", "staging")
     status, headers, reply = await post(place, body)
     assert (status, reply["code"]) == (429, "queue_full")
     assert int(headers["Retry-After"]) > 0
-    assert left(place.warm.data) == before
+    assert left(place.warm.data, "bundles", "staging") == before
     await place.api("POST", f"/jobs/{first['id']}/cancel")
     assert (await post(place, body))[0] == 201
 
