@@ -61,7 +61,7 @@ class Deliver(Stage):
         """
         taken = self._get.inbox.taken()
         for job in await self._database.read(jobs.in_states, [JobState.PROCESSING]):
-            if job.key not in self._deliveries and str(job.key) not in taken:
+            if job.key not in self._deliveries and job.key not in taken:
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
                 self._deliveries.start(job.agent or "", job.key, work)

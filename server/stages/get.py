@@ -239,17 +239,17 @@ class Get(Stage):
 
     async def store(self, reports: Sequence[Report], pending: PendingFiles) -> dict[Which, Result]:
         """Store the results that came with reports of attempts that have ended, in one file."""
-        contents, found = list[bytes](), dict[Which, tuple[int, Report]]()
+        contents, found = bytearray(), dict[Which, tuple[int, Report]]()
         for one in reports:
             if one.payload.status not in outcome.ENDED or outcome.left_children(one.payload):
                 continue
             if (content := one.result) is not None:
-                found[one.which] = sum(map(len, contents)), one
-                contents.append(content)
+                found[one.which] = len(contents), one
+                contents += content
         if not found:
             return {}
         try:
-            name = await pending.put(b"".join(contents))
+            name = await pending.put(bytes(contents))
         except Exception as problem:  # noqa: BLE001 - each waits, or is tried again, by itself
             log.warning("results.not_stored", error=str(problem))
             return {}

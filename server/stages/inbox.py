@@ -24,8 +24,9 @@ _MAX_PLACES: Final = 1_000
 _LARGE: Final = 16 << 10
 """Bytes of a payload's document that count as one more payload."""
 _MAX_BYTES: Final = 8 << 20
-"""Of one agent's results in memory. What comes beyond that is let go, and fetched in its turn: an
-agent that is faster than this server's disk costs no more memory than this."""
+"""Of one agent's results in memory, and of those that are taken at once. What comes beyond that is
+let go, and fetched in its turn: an agent that is faster than this server's disk costs no more
+memory than this."""
 Which: TypeAlias = tuple[str, int]
 """Agent, and id of the payload there."""
 
@@ -154,13 +155,20 @@ class Inbox:
         self._wake()
 
     def take(self, most: int) -> list[Report]:
-        """Those that are due; each is then ended by :meth:`done` or :meth:`again`."""
-        now = self._clock.monotonic()
-        due = [one for one in self._waiting.values() if one.due <= now]
-        due = [one for one in due if one.which not in self._busy][:most]
-        for one in due:
+        """Some of those that are due; each is then ended by :meth:`done` or :meth:`again`. Their
+        results are compared and stored together, so these are few bytes.
+        """
+        now, size = self._clock.monotonic(), 0
+        taken = list[Report]()
+        for one in self._waiting.values():
+            if one.due <= now and one.which not in self._busy:
+                size += len(one.content or b"")
+                if len(taken) == most or (taken and size > _MAX_BYTES):
+                    break
+                taken.append(one)
+        for one in taken:
             self._busy[one.which] = self._waiting.pop(one.which)
-        return due
+        return taken
 
     def until_next_s(self) -> float:
         """Until one is due."""
@@ -195,10 +203,10 @@ class Inbox:
         """Whether it is being looked at, and was not forgotten."""
         return self._busy.get(report.which) is report
 
-    def taken(self) -> set[str | None]:
-        """Keys of attempts that an agent has taken, and that is about to be written."""
+    def taken(self) -> set[AttemptKey]:
+        """Attempts that an agent has taken, and that is about to be written."""
         return {
-            one.payload.key
+            one.key
             for reports in (self._waiting, self._busy)
             for one in reports.values()
             if one.taken_at is not None

@@ -57,10 +57,8 @@ class Round(Stage):
             self._resume_due = now + _RESUME_EVERY_S
         moved = 0
         if now >= self._look_due or self._wakeups.settings_changed:
-            self._look_due, self._wakeups.settings_changed = (
-                now + self._settings.server.sender_interval,
-                False,
-            )
+            self._look_due = now + self._settings.server.sender_interval
+            self._wakeups.settings_changed = False
             moved = await self._look(now)
         return moved + await self.follow()
 
@@ -97,8 +95,8 @@ class Round(Stage):
             self._get.settled(one, answer)
             calls += _ends(answer)  # the claim has seen the slots of these
         claimed = 0 if claiming is None else self._claimed(await claiming, calls)
-        if len(reports) == _MAX_FOLLOWED:
-            self._wakeups.sender.set()
+        if not self._get.inbox.until_next_s():
+            self._wakeups.sender.set()  # more than were taken
         return len(reports) + claimed
 
     def until_next_s(self) -> float:

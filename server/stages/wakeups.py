@@ -14,7 +14,7 @@ from shared.wire import JobState
 _MAX_RECENT: Final = 1_000
 """Jobs that are known without a look into the store."""
 _RECENT_FOR_S: Final = 1.0
-"""Not for longer: a move whose maker is cancelled is made, and nobody is notified."""
+"""Not for longer: what it says while it runs is not in it."""
 
 
 class JobWakeups(Wakeups):
@@ -47,10 +47,8 @@ class JobWakeups(Wakeups):
     def changed(self, job: Job) -> None:
         """To be called after each commit with a move."""
         self._remember(job)
-        if job.state is JobState.QUEUED or job.deferred:
-            self.send()  # work
-        elif job.ended:
-            self.send()  # a free slot
+        if job.state is JobState.QUEUED or job.deferred or job.ended:
+            self.send()  # work, or a free slot
         if (job.ended and job.state is not JobState.COMPLETED) or job.hold is Hold.DEPENDENCY:
             self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:

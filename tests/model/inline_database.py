@@ -96,6 +96,7 @@ class InlineDatabase:
             future.set_result(self._write(work, *args, **how))
         except BaseException as problem:  # noqa: BLE001 - a crash, too
             future.set_exception(problem)
+            future.exception()  # nobody has to ask for it
         return future
 
     def _write(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs) -> T:

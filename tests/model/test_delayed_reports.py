@@ -44,11 +44,11 @@ async def test_what_an_agent_has_taken_is_written_after_a_moment(world: World) -
     job_id, _, _ = await sent(world)
     taken_at = world.steady.now()
     job = await world.jobs.get(job_id)
-    assert (job.state, str(job.key) in world.get.inbox.taken()) == (JobState.PROCESSING, True)
+    assert (job.state, job.key in world.get.inbox.taken()) == (JobState.PROCESSING, True)
     await world.clock.advance(DELAY_S)
     job = await world.jobs.get(job_id)
     assert (job.state, job.submitted_at) == (JobState.SUBMITTED, taken_at)
-    assert str(job.key) not in world.get.inbox.taken()
+    assert job.key not in world.get.inbox.taken()
 
 
 async def test_what_has_ended_meanwhile_waits_for_nothing_and_is_one_move(world: World) -> None:
@@ -121,7 +121,7 @@ async def test_what_could_not_be_written_until_its_agent_went_is_asked_for(
         agent.up = False
         world.registry.mark_down(agent, "gone")
         await world.clock.advance(DELAY_S)
-    assert str(key) not in world.get.inbox.taken()
+    assert key not in world.get.inbox.taken()
     await agent.connect()
     agent.start(payload)
     await world.clock.advance(DELAY_S)
