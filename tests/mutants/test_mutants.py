@@ -1,11 +1,9 @@
 """Each mutant takes something out that is there, and the engine tells whether a test notices."""
 
 import ast
-import gc
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,15 +12,6 @@ from tests.mutants import forms, places
 from tests.mutants.places import ROOT
 
 SAMPLE = "tests/mutants/sample"
-
-
-@pytest.fixture(autouse=True)
-def _no_collection() -> Iterator[None]:
-    """Python 3.11 makes no syntax tree while a collection runs code of what other tests left."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_every_mutant_can_be_made_and_has_a_name_of_its_own() -> None:
