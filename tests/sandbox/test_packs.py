@@ -162,7 +162,8 @@ def test_a_daemon_is_dead_when_its_attempt_has_ended_and_writes_into_no_sibling(
     first, second = run(host, DAEMON, "sleep 0.1; ls; ps ax | grep -c [s]etsid")
     assert first.ended.exit_code == 0
     assert len(first.alive) <= (2 if host.who == "root" else 3), "bwrap, driver, ourselves"
-    assert (first.again, first.init) == (True, second.init)
+    # Where its death takes too long the next child has another sandbox.
+    assert first.again == (first.init == second.init)
     assert second.files == ["run.sh"]
     assert "late" not in second.stdout
 
