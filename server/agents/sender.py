@@ -117,7 +117,10 @@ class Sender:
             while self._acknowledged:
                 await wait_for(self._enough, MAX_WAIT_S, self._clock)
                 self._enough.clear()
-                if self._acknowledged:
+                # Those whose callers are gone are nobody's: the agent may not be ours any more.
+                waiting = [one for one in self._acknowledged if not one[1].done()]
+                self._acknowledged[:] = waiting
+                if waiting:
                     with suppress(AgentError):  # whoever waits has it
                         await self._send([])
         finally:

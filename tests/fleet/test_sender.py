@@ -118,6 +118,10 @@ async def test_many_go_at_once_and_those_whose_callers_are_gone_do_not(monkeypat
     gone.cancel()
     await asyncio.gather(*await agent.acknowledge(2, 3))
     assert agent.seen == [([], [2, 3])]
+    (gone,) = await agent.acknowledge(4)
+    gone.cancel()
+    await agent.clock.advance(MAX_WAIT_S)
+    assert len(agent.seen) == 1, "for nobody no request is made"
 
 
 @each("orders", [[], [9]])
