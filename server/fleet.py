@@ -203,7 +203,7 @@ class Fleet:
         self._on_change = core.wakeups.agent_changed
         self._sending, self._receiving = deliver.stop, (poll.stop, get.stop)
         self._sessions = Sessions(
-            _session(0), _session(_TRANSFERS_PER_HOST), core.storage, core.measures
+            _session(0), _session(_TRANSFERS_PER_HOST), core.contents, core.measures
         )
         self._known: dict[str, _Known] = {}
         self._applying = asyncio.Lock()

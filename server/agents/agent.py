@@ -17,7 +17,8 @@ from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unre
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.measures import Measures
-from server.storage.base import FileStream, Storage
+from server.storage.base import FileStream
+from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
 from shared.clock import Clock, Micros
 from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
@@ -103,7 +104,7 @@ class Sessions:
 
     control: aiohttp.ClientSession
     transfers: aiohttp.ClientSession
-    storage: Storage
+    contents: Contents
     """Where the bundles are."""
     measures: Measures = field(default_factory=Measures)
 

@@ -114,7 +114,7 @@ class FerrymanAgent(Agent):
     async def _submit(self, job: Job, order: Order, inputs: Inputs | None = None) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"
         size = job.bundle.size
-        async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
+        async with self._sessions.contents.open(FileKind.BUNDLE, job.bundle) as bundle:
             whole = size + (0 if inputs is None else inputs.size)
             source = _one_after_the_other(bundle, inputs)
             if bundle.size != size:

@@ -51,8 +51,8 @@ class OrchestratorClient(Agent):
     async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         assert inputs is None, "it takes none"
         assert job.bundle is not None, "only Cleaned jobs have none"
-        storage = self._sessions.storage
-        async with storage.local_copy(FileKind.BUNDLE, job.bundle.file) as bundle:
+        contents = self._sessions.contents
+        async with contents.local_copy(FileKind.BUNDLE, job.bundle) as bundle:
             form = await asyncio.to_thread(_form, bundle, secrets.token_hex(16))
             body = await self._post(self._upload, form)
         try:

@@ -126,7 +126,7 @@ async def bundle(request: web.Request, context: Context) -> web.StreamResponse:
         raise cleaned(job)
     file = job.bundle.file
     try:
-        async with context.storage.local_copy(FileKind.BUNDLE, file) as path:
+        async with context.contents.local_copy(FileKind.BUNDLE, job.bundle) as path:
             return await send_file(request, path, f"job-{job.id}-bundle.zip", etag=file)
     except FileNotFoundError:
         if (await context.database.read(jobs.get, job.id)).bundle is None:

@@ -171,7 +171,7 @@ async def _opened(
     result = attempt.result
     if result is None:
         raise nothing_left(job, attempt)
-    async with context.storage.local_copy(FileKind.RESULT, result.file) as path:
+    async with context.contents.local_copy(FileKind.RESULT, result) as path:
         try:
             yield path, result
         except FileNotFoundError:

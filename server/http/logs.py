@@ -162,7 +162,7 @@ async def stored_log(
     """
     if attempt.result is None:
         raise nothing_left(job, attempt)
-    async with context.storage.local_copy(FileKind.RESULT, attempt.result.file) as path:
+    async with context.contents.local_copy(FileKind.RESULT, attempt.result) as path:
         try:
             entry = await context.reads.run(_find, path, attempt.result.section, stream)
         except FileNotFoundError:

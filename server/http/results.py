@@ -28,7 +28,7 @@ async def send_result(
     if attempt is None and job.state is not JobState.COMPLETED:
         name += "-partial"
     try:
-        async with context.storage.local_copy(FileKind.RESULT, stored.file) as path:
+        async with context.contents.local_copy(FileKind.RESULT, stored) as path:
             whole = context.storage.in_memory(FileKind.RESULT, stored.file)
             return await send_file(
                 request, path, f"{name}.zip", stored.sha256, stored.section, whole
@@ -56,7 +56,7 @@ async def _send(request: web.Request, context: Context, parent: Job) -> web.Stre
     while any(note == name for name, _ in results):
         note = f"_{note}"
     async with merged_results(
-        *(context.storage, context.scratch, parts),
+        *(context.contents, context.scratch, parts),
         note=note,
         missing=missing,
         run=context.reads.run,

@@ -90,7 +90,7 @@ class Batches(Stage):
     async def _make(self, parent: Job, batch: Batch) -> None:
         names: tuple[str, ...] = ()
         if batch.bundle is not None:
-            async with self._storage.local_copy(FileKind.BUNDLE, batch.bundle.file) as path:
+            async with self._contents.local_copy(FileKind.BUNDLE, batch.bundle) as path:
                 names = await asyncio.to_thread(self._child_names, path)
         while batch.made < batch.total:
             children: list[NewChild] = (

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from server.domain import batch
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
 from server.stages.stage import Core, Stage
-from server.storage.base import Storage
+from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
 from server.store import batches
 from shared.files.bundles.expand import expand_folder
@@ -40,7 +40,7 @@ class Children:
 
 
 async def children_of(
-    storage: Storage, result: Result, to: ScratchFile, *, most: int, max_bytes: int
+    contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
 ) -> Children:
     """Write the sealed bundle of all children of a result.
 
@@ -53,7 +53,7 @@ async def children_of(
         BundleError: a sentence that says what is wrong with the folders.
         OSError: the result is gone, or the disk is full.
     """
-    async with storage.local_copy(FileKind.RESULT, result.file) as path:
+    async with contents.local_copy(FileKind.RESULT, result) as path:
         return await to_end(partial(_write, path, result, to, most, max_bytes))
 
 
@@ -116,7 +116,7 @@ class ChildrenOf(Protocol):
     """As :func:`server.stages.deferral.children_of`."""
 
     def __call__(
-        self, storage: Storage, result: Result, to: ScratchFile, *, most: int, max_bytes: int
+        self, contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
     ) -> Awaitable[Children]: ...
 
 
@@ -156,7 +156,7 @@ class Deferral(Stage):
             most = self._service(job.service).max_children
             try:
                 children = await self._children_of(
-                    self._storage, result, content, most=most, max_bytes=job.limits.disk
+                    self._contents, result, content, most=most, max_bytes=job.limits.disk
                 )
             except BundleError as problem:
                 message = f"the children that it left cannot be run: {problem}"

@@ -73,7 +73,7 @@ class Inputs(Stage):
             yield InputsFile(size, sha256, file)
 
     async def _make(self, parts: list[Part], file: ScratchFile) -> tuple[int, str]:
-        async with merged_results(self._storage, self._scratch, parts) as merged:
+        async with merged_results(self._contents, self._scratch, parts) as merged:
             if merged.entries > MAX_MERGED:
                 raise NoInputs(
                     f"the results that it was to get have {merged.entries} files and folders, "

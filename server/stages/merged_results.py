@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import FileKind, Result
-from server.storage.base import Storage
+from server.storage.contents import Contents
 from server.storage.scratch import Scratch
 from shared.files.archives.merge import Merge
 from shared.files.names import BundleError
@@ -53,8 +53,8 @@ class MergedResults:
         left_out: prefixes of the results that could not be used.
     """
 
-    def __init__(self, storage: Storage, merge: Merge, note: str | None, run: Run) -> None:
-        self._storage, self._merge, self._note = storage, merge, note
+    def __init__(self, contents: Contents, merge: Merge, note: str | None, run: Run) -> None:
+        self._contents, self._merge, self._note = contents, merge, note
         self._run = run
         self._taken: list[tuple[Part, int]] = []
         self._text = b""
@@ -73,7 +73,7 @@ class MergedResults:
         problems = list(missing[:_NOTED])
         for part in parts:
             try:
-                async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
+                async with self._contents.local_copy(FileKind.RESULT, part.result) as path:
                     length = await self._run(_add, self._merge, part, path)
             except (BundleError, FileNotFoundError) as problem:
                 unusable = UnusableResult(part, _why(problem))
@@ -94,7 +94,7 @@ class MergedResults:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part, length in self._taken:
-            async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
+            async with self._contents.local_copy(FileKind.RESULT, part.result) as path:
                 async for piece in self._pieces(_copy(self._merge, part, path, length)):
                     yield piece
         if self._note is not None and self._text:
@@ -109,7 +109,7 @@ class MergedResults:
 
 @asynccontextmanager
 async def merged_results(
-    storage: Storage,
+    contents: Contents,
     scratch: Scratch,
     parts: Sequence[Part],
     *,
@@ -132,7 +132,7 @@ async def merged_results(
     async with scratch.file() as file:
         merge = await asyncio.to_thread(lambda: Merge(file.path.open("x+b"), file.reserve))
         try:
-            merged = MergedResults(storage, merge, note, run)
+            merged = MergedResults(contents, merge, note, run)
             await merged.add(parts, missing)
             yield merged
         finally:

@@ -15,6 +15,7 @@ from server.measures import Measures
 from server.settings.live import LiveSettings
 from server.stages.wakeups import JobWakeups
 from server.storage.base import Storage
+from server.storage.contents import Contents
 from server.storage.scratch import Scratch
 from server.store import children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
@@ -47,6 +48,11 @@ class Core:
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
 
+    @property
+    def contents(self) -> Contents:
+        """Reads stored bundles and results."""
+        return Contents(self.storage)
+
 
 class Stage:
     """Base of the stages."""
@@ -54,6 +60,7 @@ class Stage:
     def __init__(self, core: Core) -> None:
         self._settings, self._services = core.settings, core.services
         self._database, self._storage, self._scratch = core.database, core.storage, core.scratch
+        self._contents = core.contents
         self._fleet, self._wakeups, self._measures = core.fleet, core.wakeups, core.measures
         self._clock, self._uniform = core.clock, core.uniform
 

@@ -262,7 +262,7 @@ async def former_bundle(context: Context, job: Job) -> AsyncIterator[FormerBundl
     bundle = None
     async with AsyncExitStack() as stack:
         if job.bundle is not None:
-            copy = context.storage.local_copy(FileKind.BUNDLE, job.bundle.file)
+            copy = context.contents.local_copy(FileKind.BUNDLE, job.bundle)
             with contextlib.suppress(FileNotFoundError):
                 bundle = FormerBundle(await stack.enter_async_context(copy), job.bundle_folder)
         yield bundle

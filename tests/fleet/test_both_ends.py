@@ -23,6 +23,7 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
+from server.storage.contents import Contents
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop
@@ -74,7 +75,7 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
     scratch = Scratch(tmp_path / "staging", new_name)
     storage = FolderStorage(tmp_path, scratch, new_name)
     async with calling(tmp_path, slots=20) as agent, aiohttp.ClientSession() as http:
-        sessions = Sessions(http, http, storage)
+        sessions = Sessions(http, http, Contents(storage))
         client = FerrymanAgent(
             "node", agent.url, sessions, RealClock(), server=SERVER, start=Start(3, "a")
         )

@@ -25,7 +25,7 @@ from server.domain.service import Service
 from server.fleet import Follower
 from server.stages.agents import Agents
 from server.stages.get import Get
-from server.storage.base import Storage
+from server.storage.contents import Contents
 from server.storage.scratch import LocalStream
 from shared.files.opened import opened
 from shared.ids import Start
@@ -39,7 +39,7 @@ from tests.kit.waiting import until
 class Following:
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.clock, self.agent = SimClock(), agent
-        sessions = Sessions(session, session, cast(Storage, None))
+        sessions = Sessions(session, session, cast(Contents, None))
         self.client = FerrymanAgent(
             "fake", agent.url, sessions, self.clock, server="sim", start=Start(7, "a")
         )
@@ -300,8 +300,8 @@ HOUR_S = 3_600
 
 class PathsAsNames:
     @asynccontextmanager
-    async def open(self, _: FileKind, name: str) -> AsyncIterator[LocalStream]:
-        async with opened(partial(LocalStream, Path(name))) as stream:
+    async def open(self, _: FileKind, bundle: Bundle) -> AsyncIterator[LocalStream]:
+        async with opened(partial(LocalStream, Path(bundle.file))) as stream:
             yield stream
 
 
@@ -319,7 +319,7 @@ class Line:
         self.registry.mark_up(self.client, await self.client.ask_health())
 
     async def begin(self, bundle: Path) -> None:
-        sessions = Sessions(self._session, self._session, cast(Storage, PathsAsNames()))
+        sessions = Sessions(self._session, self._session, cast(Contents, PathsAsNames()))
         self.client = FerrymanAgent(
             "fake", self.agent.url, sessions, self.clock, server="sim", start=Start(7, "a")
         )

@@ -32,7 +32,7 @@ from server.stages.schedules import Schedules
 from server.stages.stage import Core
 from server.stages.wakeups import JobWakeups
 from server.storage import folder, scratch
-from server.storage.base import Storage
+from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
 from server.store.claims import Offer
 from server.store.identity import new_start
@@ -294,7 +294,7 @@ class World:
         return jobs[::-1]
 
     async def children_of(
-        self, storage: Storage, result: Result, to: ScratchFile, *, most: int, max_bytes: int
+        self, contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
     ) -> Children:
         """The bundle of the children that a job left."""
         token = f"children in {self.stored(FileKind.RESULT, result.file).read_text()}"

@@ -19,6 +19,7 @@ from server.stages.deferral import Children, children_of
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, WaitingResults
+from server.storage.contents import Contents
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
 from server.store import batches
@@ -183,6 +184,7 @@ class Place:
         self.folder, self.staging = folder, folder / "staging"
         self.scratch = Scratch(self.staging, new_name)
         self.storage = FolderStorage(folder, self.scratch, new_name)
+        self.contents = Contents(self.storage)
         self.known: dict[int, Job] = {}
         self.inputs = Inputs(core(database=self, storage=self.storage, scratch=self.scratch))
 
@@ -207,7 +209,7 @@ class Place:
         return Result(name, len(whole), "", 6)
 
     async def merged(self, parts: list[Part], note: str | None = None) -> dict[str, bytes]:
-        async with merged_results(self.storage, self.scratch, parts, note=note) as whole:
+        async with merged_results(self.contents, self.scratch, parts, note=note) as whole:
             data = b"".join([chunk async for chunk in whole])
             assert len(data) == whole.size
         assert not list(self.staging.iterdir())
@@ -225,7 +227,7 @@ class Place:
         stored = await self.stored(result)
         with self.scratch.file() as to:
             try:
-                children = await children_of(self.storage, stored, to, most=3, max_bytes=1000)
+                children = await children_of(self.contents, stored, to, most=3, max_bytes=1000)
                 to.path.rename(self.folder / "bundle")
             finally:
                 assert not to.path.exists()
@@ -293,7 +295,7 @@ async def test_a_full_disk_is_no_fault_of_a_job_and_leaves_nothing(place: Place)
         await place.given_inputs()
     place.scratch.free_bytes = lambda: 0  # type: ignore[method-assign]
     with place.scratch.file() as to, pytest.raises(OSError, match=r".") as problem:
-        await children_of(place.storage, result, to, most=3, max_bytes=1 << 20)
+        await children_of(place.contents, result, to, most=3, max_bytes=1 << 20)
     assert (problem.value.errno, to.path.exists()) == (errno.ENOSPC, False)
     assert not list(place.staging.iterdir())
 
