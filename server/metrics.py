@@ -73,15 +73,15 @@ class ServerMetrics(ProgramMetrics):
 
     async def _of_store(self, services: Mapping[str, Service]) -> list[Metric]:
         """What is counted in memory, and what is first in an index."""
-        queued, held = await totals.queued(self._database), await totals.held(self._database)
-        waiting = {service for service, _ in queued}
+        counted = await totals.now(self._database)
+        waiting = dict(counted.services)
         since = await self._database.read_list(queue.waits_since, waiting)
         webhook, now = await self._of.webhooks.oldest(), self._of.clock.now()
         jobs = Counter[tuple[str, JobState]]()
-        for (service, _), count in queued.items():
-            jobs[service, JobState.QUEUED] += count
-        for one in held:
-            jobs[one.service, one.state] += one.slots
+        for service, count in waiting.items():
+            jobs[service, JobState.QUEUED] = count
+        for (service, _, _, state), count in dict(counted.slots).items():
+            jobs[service, state] += count
         oldest: dict[Labels, float] = {(): 0.0 if webhook is None else (now - webhook) / SECOND}
         text = "Since the oldest webhook that is to be sent was announced."
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -63,12 +62,10 @@ async def document(context: Context, record: AgentRecord) -> AgentDoc:
 
 async def documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
     """Some agents, and what each does now."""
-    jobs, running = Counter[str](), Counter[str]()
-    for one in await totals.held(context.database):
-        jobs[one.agent] += one.slots
-        running[one.agent] += one.running
+    counted = await totals.now(context.database)
     return [
-        _document(context, record, jobs[record.name], running[record.name]) for record in records
+        _document(context, one, counted.agents[one.name], counted.running[one.name])
+        for one in records
     ]
 
 

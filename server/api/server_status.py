@@ -53,21 +53,18 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         for_operators: with what is none of the user's business.
     """
     now, allowed = context.clock.now(), context.settings.allowances.of(user)
-    under_way = Counter[str]()
-    for one in await totals.held(context.database):
-        if one.user_id == user:
-            under_way[one.service] += one.slots
-    queued = await totals.queued(context.database)
+    counted = await totals.now(context.database)
     unmade = await context.database.read(queue.unmade, user)
     services: list[dict[str, Any]] = []
     for service in context.services.values():
-        waiting = queued.get((service.name, user), 0) + unmade[service.name]
-        if service.retired and not (waiting or under_way[service.name]):
+        waiting = counted.queued[service.name, user] + unmade[service.name]
+        under_way = counted.users.get(service.name, Counter())[user]
+        if service.retired and not (waiting or under_way):
             continue
         services.append(
             {
                 "service": service.name,
-                "under_way": _quota(under_way[service.name], service.runs_of(user)),
+                "under_way": _quota(under_way, service.runs_of(user)),
                 "waiting": _quota(waiting, service.queued_of(user)),
             }
         )
@@ -228,9 +225,10 @@ async def status_of(context: Context) -> StatusDoc:
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
         agents = await listed_agents(context, every=False)
-        queued = sum((await totals.queued(context.database)).values())
+        counted = await totals.now(context.database)
+        queued = sum(counted.services.values())
         day_jobs, day_bytes = await context.statistics.last_day()
-        in_work = sum(one.slots for one in await totals.held(context.database))
+        in_work = sum(counted.agents.values())
         found = [*found, *_of_agents(agents, context.version)]
         for name, load in (await context.services.gone()).items():
             text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)

@@ -166,9 +166,7 @@ class Agents(Stage):
             agents.set_state, record.id, AgentState.RETIRED, message, idle=True
         )
         if retired is None:
-            held = sum(
-                one.slots for one in await totals.held(self._database) if one.agent == record.name
-            )
+            held = (await totals.now(self._database)).agents[record.name]
             raise Conflict(
                 "agent_has_jobs",
                 f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "

@@ -175,5 +175,5 @@ def _tidy(tx: Tx, now: Micros) -> bool:
 async def recover(database: Database, scratch: Scratch) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await asyncio.to_thread(scratch.clear)
-    taken_up = sum(one.slots for one in await totals.held(database))
+    taken_up = sum((await totals.now(database)).agents.values())
     log.info("server.recovered", jobs=taken_up, half_files=removed)

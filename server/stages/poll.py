@@ -51,7 +51,7 @@ class Poll(Stage):
         await self._get.results.waiting.run_once()
         moved = 0
         polled = set()
-        for name in {one.agent for one in await totals.held(self._database)}:
+        for name in set((await totals.now(self._database)).agents):
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)

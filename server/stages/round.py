@@ -66,7 +66,7 @@ class Round(Stage):
         """Follow what is reported, and claim where there may be a slot for a job."""
         if self._next_due is not None and self._next_due <= self._clock.now():
             self._next_due, self._wakeups.claim = None, True
-        queued = await totals.queued_services(self._database)
+        queued = set((await totals.now(self._database)).services)
         reports = self._get.inbox.take(_MAX_FOLLOWED)  # from here on nothing fails but for them
         slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
         claims_some = bool(queued) and (self._wakeups.claim or slot_is_free)
@@ -131,7 +131,7 @@ class Round(Stage):
     # -- what has waited for too long
 
     async def _look(self, now: float) -> int:
-        queued = await totals.queued_services(self._database)
+        queued = set((await totals.now(self._database)).services)
         missing = [name for name in queued if name not in self._services]
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:

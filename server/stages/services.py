@@ -124,9 +124,8 @@ class Services(Mapping[str, Service]):
 
     async def gone(self) -> dict[str, ServiceLoad]:
         """Services that are in no settings any more, and have jobs that have not ended."""
-        names = {service for service, _ in await totals.queued(self._database)}
-        names |= {one.service for one in await totals.held(self._database)}
-        missing = sorted(names - self.keys())
+        counted = await totals.now(self._database)
+        missing = sorted({*list(counted.services), *list(counted.users)} - self.keys())
         return {name: await self.load(name, _COUNTED, Visible()) for name in missing}
 
     async def left(self) -> list[JobsLeft]:

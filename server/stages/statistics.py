@@ -13,6 +13,7 @@ from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Core, Stage
 from server.store import statistics, totals, users
 from shared.clock import SECOND, Micros
+from shared.wire import JobState
 
 Period: TypeAlias = Literal["day", "week"]
 PERIODS: Final[Mapping[Period, tuple[int, int]]] = {
@@ -88,12 +89,13 @@ class Statistics(Stage):
 
     async def _gauges(self) -> Mapping[str, Counter[str]]:
         found: defaultdict[str, Counter[str]] = defaultdict(Counter, {ALL: Counter(samples=1)})
-        for (service, _), jobs in (await totals.queued(self._database)).items():
+        counted = await totals.now(self._database)
+        for service, jobs in dict(counted.services).items():
             for name in (ALL, service):
                 found[name]["queued"] += jobs
-        for one in await totals.held(self._database):
-            for name in (ALL, one.service):
-                found[name]["running"] += one.running
+        for (service, _, _, state), jobs in dict(counted.slots).items():
+            for name in (ALL, service):
+                found[name]["running"] += jobs if state is JobState.RUNNING else 0
         return found
 
     async def last_day(self) -> tuple[int, int]:

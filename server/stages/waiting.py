@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -54,7 +53,7 @@ async def why_waiting(
     waiting = [job for job in listed if _waits(job)]
     if not waiting:
         return {}
-    held = _Held(await totals.held(database), fleet)
+    held = _Held(await totals.now(database), fleet)
     parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
     counted_of = await database.read(batches.several, [one for one in parents if one is not None])
     queued = [job.id for job in waiting if job.state is JobState.QUEUED]
@@ -153,22 +152,20 @@ def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
 
 
 class _Held:
-    """The slots that are held now, counted once for all jobs that are asked about."""
+    """The slots that are held now, and what agents have no room for because of them."""
 
-    def __init__(self, held: Sequence[totals.Held], fleet: Registry) -> None:
-        self._fleet = fleet
-        self._agents, self._running = Counter[str](), Counter[str]()
-        self._services, self._users = Counter[str](), Counter[tuple[str, str]]()
-        self._at: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """service -> agent -> slots"""
+    def __init__(self, held: totals.Totals, fleet: Registry) -> None:
+        self._held, self._fleet = held, fleet
         self._no_agent: dict[str, str] = {}
         self._all_busy: dict[str, str] = {}
-        for one in held:
-            self._agents[one.agent] += one.slots
-            self._running[one.agent] += one.running
-            self._services[one.service] += one.slots
-            self._at[one.service][one.agent] += one.slots
-            self._users[one.service, one.user_id] += one.slots
+
+    def _of(self, service: str, user: str) -> tuple[int, int]:
+        """Of a user in a service, and of all users."""
+        users = dict(self._held.users.get(service, {}))
+        return users.get(user, 0), sum(users.values())
+
+    def _at(self, agent: str, service: str) -> int:
+        return self._held.runs[agent, service]
 
     def at_agent(self, job: Job) -> dict[str, Any]:
         """Why the agent that has the job has not started it."""
@@ -176,7 +173,7 @@ class _Held:
         agent = self._fleet.named(job.agent or "")
         if agent is None or agent.slots is None:
             return _why(WaitReason.AGENTS_BUSY, reason)
-        used, limit = self._running[agent.name], agent.slots
+        used, limit = self._held.running[agent.name], agent.slots
         reason = f"{reason}: {used} of {limit} running"
         return _why(WaitReason.AGENTS_BUSY, reason, used=used, limit=limit)
 
@@ -185,10 +182,11 @@ class _Held:
         name = service.name
         if name not in self._no_agent:
             self._no_agent[name] = self._fleet.why_none(name, {})
-            self._all_busy[name] = self._fleet.why_none(name, self._agents, self._at[name])
+            runs = {at: jobs for (at, of), jobs in dict(self._held.runs).items() if of == name}
+            self._all_busy[name] = self._fleet.why_none(name, self._held.agents, runs)
         if self._no_agent[name]:
             return _why(WaitReason.NO_AGENT, self._no_agent[name])
-        mine, all_users = self._users[name, job.user_id], self._services[name]
+        mine, all_users = self._of(name, job.user_id)
         if mine >= (most := service.runs_of(job.user_id)):
             reason = (
                 f"user {job.user_id} has {mine} of {most} jobs under way, "
@@ -217,22 +215,22 @@ class _Held:
         name, user = service.name, job.user_id
         others = [jobs for one, jobs in recent.waiting.items() if one != user]
         before = before_in_service(position, others)
+        mine, all_users = self._of(name, user)
         limits = [
-            Limit(service.runs_of(user), self._users[name, user], position - 1),
-            Limit(service.max_runs, self._services[name], before),
+            Limit(service.runs_of(user), mine, position - 1),
+            Limit(service.max_runs, all_users, before),
         ]
         able = self._fleet.candidates(name)
-        own = self._at[name]
         if all(one.slots is not None or one.max_runs is not None for one in able):
             # What other services have at the agents, they are taken to keep.
             slots = sum(self._slots_for(name, one) for one in able)
-            limits.append(Limit(slots, sum(own[one.name] for one in able), before))
+            limits.append(Limit(slots, sum(self._at(one.name, name) for one in able), before))
         wait = wait_s(recent.run_time_s, limits)
         return {} if wait is None else {"expected_at": utc(rounded_at(now, wait))}
 
     def _slots_for(self, service: str, one: Candidate) -> int:
         """Slots of the agent that the service can have, besides those that others have."""
-        others = self._agents[one.name] - self._at[service][one.name]
+        others = self._held.agents[one.name] - self._at(one.name, service)
         slots = [] if one.slots is None else [one.slots - others]
         return min(slots if one.max_runs is None else [*slots, one.max_runs])
 
@@ -242,9 +240,9 @@ class _Held:
         """
         used = limit = 0
         for one in self._fleet.candidates(service):
-            own = self._at[service][one.name]
+            own = self._at(one.name, service)
             if one.max_runs is not None and own >= one.max_runs:
                 used, limit = used + own, limit + one.max_runs
             elif one.slots is not None:
-                used, limit = used + self._agents[one.name], limit + one.slots
+                used, limit = used + self._held.agents[one.name], limit + one.slots
         return {"used": used, "limit": limit} if limit else {}

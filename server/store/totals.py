@@ -1,8 +1,9 @@
 """Jobs that wait or hold slots, counted: read once, then kept as jobs change.
 
 What is kept belongs to the database that is written to. Its thread changes it, within the
-transactions that change the jobs, so a claim counts none of them. All others only copy it, which
-takes one step: they may see a change just before it is durable.
+transactions that change the jobs, so a claim counts none of them. All others only copy
+parts of it or look at a number, which takes one step: they may see a change just before it is
+durable.
 """
 
 from __future__ import annotations
@@ -37,21 +38,6 @@ class Holder(NamedTuple):
     array_index: int | None
 
 
-class Held(NamedTuple):
-    """Slots that one user's jobs of one service and state hold on one agent."""
-
-    service: str
-    user_id: str
-    agent: str
-    state: JobState
-    slots: int
-
-    @property
-    def running(self) -> int:
-        """Those of them whose job is Running."""
-        return self.slots if self.state is JobState.RUNNING else 0
-
-
 class Totals:
     """Counts of jobs that wait, and of those that hold a slot.
 
@@ -61,6 +47,7 @@ class Totals:
         slots: service, user, agent and state -> jobs that hold a slot; so are the others.
         users: service -> user -> jobs.
         agents: agent -> jobs.
+        running: agent -> those that are Running.
         runs: agent and service -> jobs.
         tasks: agent and service -> those that are tasks of an array.
     """
@@ -70,7 +57,7 @@ class Totals:
         self.queued, self.services = Counter[tuple[str, str]](), Counter[str]()
         self.slots = Counter[tuple[str, str, str, JobState]]()
         self.users: dict[str, Counter[str]] = {}
-        self.agents = Counter[str]()
+        self.agents, self.running = Counter[str](), Counter[str]()
         self.runs, self.tasks = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
 
     def add(self, job_id: int, holder: Holder) -> None:
@@ -97,6 +84,8 @@ class Totals:
         if not users:
             del self.users[of.service]
         _add(self.agents, of.agent, by)
+        if of.state is JobState.RUNNING:
+            _add(self.running, of.agent, by)
         _add(self.runs, (of.agent, of.service), by)
         if of.array_index is not None:
             _add(self.tasks, (of.agent, of.service), by)
@@ -123,21 +112,6 @@ def all_of(tx: Tx) -> Totals:
 
 
 async def now(database: Database) -> Totals:
-    """The counts of now, to be read only. Raises DatabaseUnavailable, as the next."""
+    """The counts of now, to be read only, each in one step. Raises DatabaseUnavailable."""
     known: Totals | None = database.memory.get(TOTALS)
     return await database.write(all_of) if known is None else known
-
-
-async def queued(database: Database) -> dict[tuple[str, str], int]:
-    """Service and user -> jobs in the queue."""
-    return dict((await now(database)).queued)
-
-
-async def queued_services(database: Database) -> set[str]:
-    """Services that have jobs in the queue."""
-    return set((await now(database)).services)
-
-
-async def held(database: Database) -> list[Held]:
-    """Slots that are held."""
-    return [Held(*of, slots) for of, slots in dict((await now(database)).slots).items()]

@@ -124,11 +124,8 @@ class Jobs:
         if changed is not None:
             database.listener = Listener(changed, noted)
 
-    async def held(self) -> list[totals.Held]:
-        return await totals.held(self.database)
-
-    async def queued(self) -> dict[tuple[str, str], int]:
-        return await totals.queued(self.database)
+    async def totals(self) -> totals.Totals:
+        return await totals.now(self.database)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name in _WRITES:

@@ -159,7 +159,7 @@ async def test_sweeps_and_lists_cost_the_same_however_much_there_is(tmp_path: Pa
     for many in (FEW, MANY):
         async with opened(tmp_path / f"{many}.sqlite") as (jobs, steps):
             await fill(jobs, many, *ENDED, *QUEUED)
-            await jobs.held()  # what is queued is counted once
+            await jobs.totals()  # what is queued is counted once
             for name, call in asked.items():
                 before = steps()
                 await call(jobs)
@@ -175,7 +175,8 @@ async def test_to_count_what_waits_costs_the_same_however_much_has_ended(tmp_pat
         async with opened(tmp_path / f"{many}.sqlite") as (jobs, steps):
             await fill(jobs, many, *ENDED)
             before = steps()
-            assert (await jobs.queued(), await jobs.held()) == ({}, [])
+            counted = await jobs.totals()
+            assert (counted.queued, counted.slots) == ({}, {})
             costs.append(steps() - before)
     assert costs[1] <= costs[0] + 2
 

@@ -81,18 +81,18 @@ async def test_what_holds_a_slot_is_the_same_in_sql_and_in_the_table(jobs: Store
     held: dict[tuple[str, ...], int] = {("s", "ann", "x"): 2, ("s", "bob", "y"): 1}
     for user, agent in (("ann", "x"), ("ann", "x"), ("bob", "y")):
         await jobs.claimed(agent, user=user)
-    found = {(one.service, one.user_id, one.agent): one.slots for one in await jobs.held()}
-    assert found == held
+    found = (await jobs.totals()).slots.items()
+    assert {of[:3]: slots for of, slots in found} == held
     for state in S:
         await jobs.sql(f"UPDATE jobs SET state = '{state}' WHERE id = 1")
-        slots = sum(one.slots for one in await jobs.held())
+        slots = (await jobs.totals()).slots.total()
         assert slots == 2 + (state in states.HOLDS_SLOT), state
 
 
 async def test_what_is_counted_survives_a_refusal_and_is_counted_again_after_what_is_undone(jobs):
     """A user who is over a quota would have all be counted at each try."""
     await jobs.upload()
-    assert await jobs.queued() == {("s", "ann"): 1}
+    assert (await jobs.totals()).queued == {("s", "ann"): 1}
     kept = jobs.database.memory[TOTALS]
     with pytest.raises(QueueFull):
         await jobs.insert(new(), "queued", most_queued=1)
@@ -107,7 +107,7 @@ async def test_what_is_counted_survives_a_refusal_and_is_counted_again_after_wha
         failed, *_ = await asyncio.gather(*changes, return_exceptions=True)
         assert isinstance(failed, LookupError)
         waiting = {("s", "ann"): 1} | ({("s", "bob"): 1} if beside else {})
-        assert await jobs.queued() == waiting
+        assert (await jobs.totals()).queued == waiting
         assert jobs.database.memory[TOTALS] is not kept
         kept = jobs.database.memory[TOTALS]
         await jobs.check()

@@ -16,6 +16,7 @@ from server.domain.upload_fields import USER_ID
 from server.http.problems import Refusal
 from server.store import totals, users
 from server.web.site import PageRoute, Site
+from shared.wire import JobState
 
 _AGAIN_S: Final = 5
 _ROWS: Final = 50
@@ -30,11 +31,12 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         raise BadField("from", "invalid_from", "from should be the beginning of a user's name")
     held = Counter[str]()
     running = Counter[str]()
-    for one in await totals.held(context.database):
-        held[one.user_id] += one.slots
-        running[one.user_id] += one.running
+    counted = await totals.now(context.database)
+    for (_, user, _, state), jobs in dict(counted.slots).items():
+        held[user] += jobs
+        running[user] += jobs if state is JobState.RUNNING else 0
     queued = Counter[str]()
-    for (_, user), jobs in (await totals.queued(context.database)).items():
+    for (_, user), jobs in dict(counted.queued).items():
         queued[user] += jobs
     busy = [] if first else _busy(held, queued)
     found = await context.database.read_list(users.named, first, _ROWS + 1)
