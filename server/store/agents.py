@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from server.domain.agents import (
-    REMOVED,
-    REPLACED,
-    AgentRecord,
-    Contact,
-    id_by_name,
-)
+from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact, id_by_name
+from server.store.columns import Columns, insert
 from server.store.statements import HELD, TOTALS
 from shared.clock import Micros
-from shared.sql import Row, Tx
+from shared.sql import Tx
 from shared.wire import AgentState
 
 _ALL: Final = "SELECT * FROM agents ORDER BY name, created_at, id"
@@ -26,10 +20,6 @@ _CURRENT: Final = """
     ORDER BY CASE state WHEN 'retired' THEN 1 ELSE 0 END, created_at DESC LIMIT 1
 """
 """The agent that has the name now, retired by an operator or not."""
-_INSERT: Final = """
-    INSERT INTO agents (id, name, kind, address, state, created_at)
-    VALUES (:id, :name, :kind, :address, 'active', :at)
-"""
 _REGISTER_NAMED_BY_JOBS: Final = f"""
     INSERT INTO agents (id, name, kind, address, state, created_at)
     SELECT DISTINCT 'name:' || agent, agent, '', '', 'active', CAST(:at AS BIGINT) FROM jobs
@@ -59,8 +49,7 @@ def register(tx: Tx, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]
     for agent in agents:
         there = _current(tx, agent.name)
         if there is None:
-            values = {"id": id_by_name(agent.name), "name": agent.name, "at": at}
-            tx.rows(_INSERT, values | {"kind": agent.kind, "address": agent.address})
+            _add(tx, id_by_name(agent.name), agent, at)
         elif there.state is AgentState.RETIRED and there.message == REMOVED:
             set_state(tx, there.id, AgentState.ACTIVE, "")
     tx.rows(_REGISTER_NAMED_BY_JOBS, {"at": at})
@@ -96,8 +85,7 @@ def contacted(tx: Tx, contact: Contact, settings: Collection[str], at: Micros) -
     own_id = own_id or id_by_name(contact.name)
     known = _with_id(tx, own_id)
     if known is None:
-        values = {"id": own_id, "name": contact.name, "at": at}
-        tx.rows(_INSERT, values | {"kind": contact.kind, "address": contact.address})
+        _add(tx, own_id, contact, at)
     elif known.name != contact.name:
         _rename_in_jobs(tx, known.name, contact.name)
         if known.state is AgentState.DRAINING:
@@ -195,6 +183,11 @@ def _rename_by_address(tx: Tx, agents: Sequence[Contact]) -> None:
         _rename(tx, one.id, f":{one.id}", name)
 
 
+def _add(tx: Tx, agent_id: str, of: Contact, at: Micros) -> None:
+    values = {"id": agent_id, "name": of.name, "kind": of.kind, "address": of.address}
+    insert(tx, "agents", values | {"state": AgentState.ACTIVE, "created_at": at})
+
+
 def _rename(tx: Tx, agent_id: str, old: str, new: str) -> None:
     tx.rows("UPDATE agents SET name = :new WHERE id = :id", {"id": agent_id, "new": new})
     _rename_in_jobs(tx, old, new)
@@ -246,10 +239,6 @@ def _rename_in_jobs(tx: Tx, old: str, new: str) -> None:
     tx.memory.pop(TOTALS, None)
 
 
-def _record(row: Row) -> AgentRecord:
-    fields: dict[str, Any] = {
-        field.name: row[field.name] for field in dataclasses.fields(AgentRecord)
-    }
-    fields["state"] = AgentState(row["state"])
-    fields["labels"], fields["resources"] = json.loads(row["labels"]), json.loads(row["resources"])
-    return AgentRecord(**fields)
+_record: Final = Columns(
+    AgentRecord, {"state": AgentState, "labels": json.loads, "resources": json.loads}
+).record

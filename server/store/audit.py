@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from server.store.columns import Columns, insert
 from shared.clock import Micros
 from shared.principals import Role
-from shared.sql import Row, Tx
+from shared.sql import Tx
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,7 @@ class AuditFilter:
     until: Micros | None = None
 
 
-_COLUMNS: Final = tuple(
-    field.name for field in dataclasses.fields(AuditEntry) if field.name != "seq"
-)
-_INSERT: Final = (
-    f"INSERT INTO audit ({', '.join(_COLUMNS)}) "  # noqa: S608 - names of columns
-    f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
-)
+_entry: Final = Columns(AuditEntry, {"role": Role}).record
 _WHERE: Final = {
     "principal": "principal = :principal",
     "acts_as": "acts_as = :acts_as",
@@ -82,7 +77,9 @@ _WHERE: Final = {
 def keep(tx: Tx, entries: Sequence[AuditEntry]) -> None:
     """Add entries. They are numbered in the order in which they are kept; nobody changes one."""
     for entry in entries:
-        tx.rows(_INSERT, {name: getattr(entry, name) for name in _COLUMNS})
+        values = dataclasses.asdict(entry)
+        del values["seq"]
+        insert(tx, "audit", values)
 
 
 def page(tx: Tx, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
@@ -105,12 +102,6 @@ def remove(tx: Tx, before: Micros, most: int) -> int:
         RETURNING seq
     """
     return len(tx.rows(sql, {"before": before, "most": most}))
-
-
-def _entry(row: Row) -> AuditEntry:
-    values = {name: row[name] for name in (*_COLUMNS, "seq")}
-    role = None if row["role"] is None else Role(row["role"])
-    return AuditEntry(**values | {"role": role})
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -12,6 +11,7 @@ from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Hold, Job, Move, Result
 from server.store import bundles, children, jobs, records
 from server.store.children import insert_children
+from server.store.columns import Columns, insert
 from server.store.queue import DEFERRED
 from server.store.statements import changed, chunks, queued
 from shared.clock import Micros
@@ -199,21 +199,10 @@ def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
         return None
     kept = bundles.refer_to(tx, bundle, move.at)
     assert kept is not None, "it has a file"
-    tx.rows(
-        """
-        INSERT INTO batches (parent_id, total, bundle_file, bundle_size, bundle_digest)
-        VALUES (:parent, :total, :file, :size, :digest)
-        ON CONFLICT (parent_id) DO UPDATE SET total = :total, bundle_file = :file,
-            bundle_size = :size, bundle_digest = :digest
-        """,
-        {
-            "parent": parent.id,
-            "total": total,
-            "file": kept.file,
-            "size": kept.size,
-            "digest": kept.digest,
-        },
-    )
+    values = {"parent_id": parent.id, "total": total, "bundle_file": kept.file}
+    values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
+    again = ", ".join(f"{name} = :{name}" for name in values)
+    insert(tx, "batches", values, f"ON CONFLICT (parent_id) DO UPDATE SET {again}")
     return kept
 
 
@@ -306,11 +295,16 @@ def child_results(tx: Tx, parent_id: int) -> list[tuple[str, Result | None]]:
     return [(row["child_name"], records.result(row)) for row in rows]
 
 
+_COLUMNS: Final = Columns(
+    Batch,
+    {
+        "ranges": lambda text: tuple(tuple(one) for one in json.loads(text)),
+        "fail_fast": bool,
+        "has_gather": bool,
+    },
+    {"bundle"},
+)
+
+
 def _batch(row: Row) -> Batch:
-    names = [field.name for field in dataclasses.fields(Batch)]
-    fields = {name: row[name] for name in names if name not in ("bundle", "ranges")}
-    fields["ranges"] = tuple(tuple(one) for one in json.loads(row["ranges"]))
-    if row["bundle_file"]:
-        fields["bundle"] = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
-    fields |= {name: bool(row[name]) for name in ("fail_fast", "has_gather")}
-    return Batch(**fields)
+    return _COLUMNS.record(row, bundle=records.bundle(row))

@@ -16,6 +16,7 @@ from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, invalid, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
+from server.store.columns import insert
 from server.store.statements import chunks
 from shared.sql import Tx
 from shared.wire import JobState
@@ -85,18 +86,9 @@ def check(tx: Tx, new: NewJob) -> dict[int, str]:
 def add(tx: Tx, job_id: int, new: NewJob, found: Mapping[int, str]) -> None:
     """Store the dependencies of a job that was just inserted."""
     for on_id, state in found.items():
-        tx.rows(
-            """
-            INSERT INTO dependencies (job_id, on_id, inputs, state)
-            VALUES (:job_id, :on_id, :inputs, :state)
-            """,
-            {
-                "job_id": job_id,
-                "on_id": on_id,
-                "inputs": int(on_id in new.inputs_from),
-                "state": state,
-            },
-        )
+        inputs = int(on_id in new.inputs_from)
+        values = {"job_id": job_id, "on_id": on_id, "inputs": inputs, "state": state}
+        insert(tx, "dependencies", values)
 
 
 def follow_move(tx: Tx, job: Job, move: Move, *, awaited: bool) -> Job:

@@ -8,6 +8,7 @@ from server.domain.errors import BundleGone, QueueFull, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.permits import TicketUsed
 from server.store import bundles, dependencies, records, users
+from server.store.columns import insert
 from server.store.jobs import append_event
 from server.store.permits import use_ticket
 from server.store.queue import count_queued
@@ -68,33 +69,16 @@ def insert_job(
         values["hold"] = Hold.DEPENDENCY
     # A job that is to start later waits from then on.
     values |= {"queued_at": new.created_at, "waits_since": new.not_before or None}
-    row = tx.rows(
-        f"""
-        INSERT INTO jobs ({", ".join(values)})
-        VALUES ({", ".join(f":{name}" for name in values)})
-        RETURNING *
-        """,  # noqa: S608 - names of columns
-        values,
-    )
-    job = records.job(row[0])
+    [row] = insert(tx, "jobs", values, "RETURNING *")
+    job = records.job(row)
     if counts:
         users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)
     for tag in set(new.tags):
-        tx.rows("INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id})
+        insert(tx, "job_tags", {"tag": tag, "job_id": job.id})
     dependencies.add(tx, job.id, new, found)
     if new.idempotency_key is not None:
-        tx.rows(
-            """
-            INSERT INTO idempotency_keys (user_id, key, job_id, created_at)
-            VALUES (:user_id, :key, :job_id, :created_at)
-            """,
-            {
-                "user_id": new.user_id,
-                "key": new.idempotency_key,
-                "job_id": job.id,
-                "created_at": new.created_at,
-            },
-        )
+        values = {"user_id": new.user_id, "key": new.idempotency_key, "job_id": job.id}
+        insert(tx, "idempotency_keys", values | {"created_at": new.created_at})
     if new.batch is not None:
         _add_batch(tx, job.id, new.batch)
     append_event(tx, job, None, Step(job.state, new.created_at, message))
@@ -139,19 +123,13 @@ def stored_bytes(tx: Tx, user_id: str) -> int:
 
 def _add_batch(tx: Tx, job_id: int, batch: BatchRequest) -> None:
     """The row of a job that has children, or may leave some."""
-    tx.rows(
-        """
-        INSERT INTO batches (parent_id, ranges, array_file, max_parallel, fail_fast, has_gather,
-                             total)
-        VALUES (:parent, :ranges, :file, :max_parallel, :fail_fast, :has_gather, :total)
-        """,
-        {
-            "parent": job_id,
-            "ranges": json.dumps(batch.ranges),
-            "file": batch.file,
-            "max_parallel": batch.max_parallel,
-            "fail_fast": int(batch.fail_fast),
-            "has_gather": int(batch.has_gather),
-            "total": batch.total,
-        },
-    )
+    values = {
+        "parent_id": job_id,
+        "ranges": json.dumps(batch.ranges),
+        "array_file": batch.file,
+        "max_parallel": batch.max_parallel,
+        "fail_fast": int(batch.fail_fast),
+        "has_gather": int(batch.has_gather),
+        "total": batch.total,
+    }
+    insert(tx, "batches", values)

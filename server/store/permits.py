@@ -4,20 +4,16 @@ and how often the sessions of each token were ended.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from server.domain.jobs import UsedTicket
+from server.store.columns import insert
 from shared.sql import Tx
 
 
 def use_ticket(tx: Tx, ticket: UsedTicket) -> bool:
     """Use it; False: it was used before."""
-    rows = tx.rows(
-        """
-        INSERT INTO used_tickets (id, expires_at) VALUES (:id, :expires_at)
-        ON CONFLICT DO NOTHING RETURNING id
-        """,
-        {"id": ticket.id, "expires_at": ticket.expires_at},
-    )
-    return bool(rows)
+    return bool(insert(tx, "used_tickets", asdict(ticket), "ON CONFLICT DO NOTHING RETURNING id"))
 
 
 def ticket_used(tx: Tx, ticket_id: str) -> bool:

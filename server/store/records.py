@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry import BackoffKind, RetryPolicy
+from server.store.columns import Columns
 from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
@@ -89,37 +89,22 @@ _BESIDE: Final = frozenset({"bundle", "result", "earlier_starts"})
 """Fields without a column of the same name."""
 
 
-class _Columns:
-    """The fields of a record that have a column of their own."""
-
-    def __init__(self, kind: type[Job | Attempt | Event]) -> None:
-        names = {field.name for field in dataclasses.fields(kind)} - _BESIDE
-        self._names, self._values = tuple(names), itemgetter(*names)
-        self._read = [(name, read) for name, read in _READ.items() if name in names]
-
-    def fields(self, row: Row) -> dict[str, Any]:
-        # Asked for one name, SQLite's row compares it with the names of all columns before.
-        named = dict(zip(row.keys(), row, strict=True))
-        fields = dict(zip(self._names, self._values(named), strict=True))
-        for name, read in self._read:
-            if fields[name] is not None:
-                fields[name] = read(fields[name])
-        return fields
-
-
-_JOB: Final = _Columns(Job)
-_ATTEMPT: Final = _Columns(Attempt)
-_EVENT: Final = _Columns(Event)
+_JOB: Final = Columns(Job, _READ, _BESIDE)
+_ATTEMPT: Final = Columns(Attempt, _READ, _BESIDE)
+event: Final = Columns(Event, _READ).record
 
 
 _NONE: Final[Params] = {}
 
 
+def bundle(row: Row) -> Bundle | None:
+    if not row["bundle_file"]:
+        return None
+    return Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
+
+
 def job(row: Row) -> Job:
-    bundle = None
-    if row["bundle_file"]:
-        bundle = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
-    return Job(bundle=bundle, result=result(row), **_JOB.fields(row))
+    return _JOB.record(row, bundle=bundle(row), result=result(row))
 
 
 def jobs(tx: Tx, sql: str, params: Params = _NONE) -> list[Job]:
@@ -128,11 +113,7 @@ def jobs(tx: Tx, sql: str, params: Params = _NONE) -> list[Job]:
 
 
 def attempt(row: Row) -> Attempt:
-    return Attempt(result=result(row), **_ATTEMPT.fields(row))
-
-
-def event(row: Row) -> Event:
-    return Event(**_EVENT.fields(row))
+    return _ATTEMPT.record(row, result=result(row))
 
 
 def result(row: Row) -> Result | None:

@@ -10,6 +10,7 @@ from server.domain.jobs import Job, Move
 from server.domain.live import NewEvent
 from server.domain.upload_fields import TooManyTags, with_tags
 from server.store import jobs, records
+from server.store.columns import insert
 from server.store.events import append_new_event
 from server.store.queue import count_queued
 from server.store.statements import changed, queued
@@ -147,10 +148,7 @@ def change_tags(
             {"tag": tag, "id": job_id},
         )
     for tag in set(tags) - set(job.tags):
-        tx.rows(
-            "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
-            {"tag": tag, "id": job_id},
-        )
+        insert(tx, "job_tags", {"tag": tag, "job_id": job_id})
     message = f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
     event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
     append_new_event(tx, job.key, job.state, job.agent, at, event)

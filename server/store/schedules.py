@@ -10,7 +10,9 @@ from server.domain.allowances import Allowance
 from server.domain.errors import BundleGone, Conflict, FerrymanError
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.schedules import Schedule
-from server.store import bundles, users
+from server.store import bundles, records, users
+from server.store.columns import Columns
+from server.store.columns import insert as insert_row
 from server.store.inserts import check_bytes, insert_job
 from shared.clock import Micros
 from shared.sql import Row, Tx
@@ -18,10 +20,7 @@ from shared.sql import Row, Tx
 MOST_OF_USER: Final = 100
 """Schedules of one user: each has a stored bundle, and is looked at when it is due."""
 _OPEN: Final = "SELECT max(id) AS id FROM jobs WHERE schedule_id = :id AND ended_at IS NULL"
-_SAME: Final = (
-    *("id", "name", "user_id", "service", "submitted_by", "cron", "time_zone", "created_at"),
-    *("next_at", "last_at", "last_job_id", "message"),
-)
+_COLUMNS: Final = Columns(Schedule, {"fields": json.loads, "has_gather": bool}, {"bundle"})
 
 
 def all_schedules(tx: Tx) -> list[Schedule]:
@@ -55,11 +54,7 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -
         users.count_upload(tx, user, kept.size, now)
     values = {**new, "bundle_file": kept.file}
     values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
-    [row] = tx.rows(
-        f"INSERT INTO schedules ({', '.join(values)}) "  # noqa: S608 - no user input
-        f"VALUES ({', '.join(f':{name}' for name in values)}) RETURNING *",
-        values,
-    )
+    [row] = insert_row(tx, "schedules", values, "RETURNING *")
     return of_row(row)
 
 
@@ -119,9 +114,4 @@ def delete(tx: Tx, number: int) -> str | None:
 
 
 def of_row(row: Row) -> Schedule:
-    return Schedule(
-        fields=json.loads(row["fields"]),
-        bundle=Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"]),
-        has_gather=bool(row["has_gather"]),
-        **{name: row[name] for name in _SAME},
-    )
+    return _COLUMNS.record(row, bundle=records.bundle(row))

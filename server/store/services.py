@@ -9,9 +9,10 @@ from typing import Any, Final
 from server.domain.access import Visible
 from server.domain.service import ServiceLoad, ServiceRecord
 from server.store import listed
+from server.store.columns import Columns
 from server.store.statements import HELD, HOLDS, WAITS_SINCE
 from shared.clock import Micros
-from shared.sql import Row, Tx
+from shared.sql import Tx
 from shared.wire import JobState
 
 _PUT: Final = """
@@ -107,13 +108,6 @@ def load(tx: Tx, name: str, most: int, where: Visible) -> ServiceLoad:
     return ServiceLoad(by_state, min(since, default=None), slots["slots"])
 
 
-def _record(row: Row) -> ServiceRecord:
-    return ServiceRecord(
-        row["name"],
-        None if row["settings"] is None else json.loads(row["settings"]),
-        json.loads(row["env"]),
-        bool(row["paused"]),
-        row["paused_message"],
-        bool(row["retired"]),
-        row["changed_at"],
-    )
+_record: Final = Columns(
+    ServiceRecord, {"settings": json.loads, "env": json.loads, "paused": bool, "retired": bool}
+).record

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain.tokens import TokenRecord
+from server.store.columns import Columns
+from server.store.columns import insert as insert_row
 from shared.clock import Micros
 from shared.principals import Role, Scope
-from shared.sql import Row, Tx
+from shared.sql import Tx
 
-_COLUMNS: Final = (
-    "id",
-    "digest",
-    "name",
-    "role",
-    "user_id",
-    "users",
-    "scopes",
-    "created_at",
-    "created_by",
-    "expires_at",
-    "revoked_at",
-    "former_digest",
-    "former_until",
-)
-_SET: Final = ", ".join(f"{name} = :{name}" for name in _COLUMNS if name != "id")
-_INSERT: Final = (
-    f"INSERT INTO tokens ({', '.join(_COLUMNS)}) "  # noqa: S608 - names of columns
-    f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
-)
-_UPDATE: Final = f"UPDATE tokens SET {_SET} WHERE id = :id"  # noqa: S608 - names of columns
+_record: Final = Columns(
+    TokenRecord,
+    {
+        "role": Role,
+        "users": lambda text: tuple(json.loads(text)),
+        "scopes": lambda text: frozenset(map(Scope, json.loads(text))),
+    },
+).record
 _USED: Final = """
     UPDATE tokens SET last_used_at = :at, last_used_from = :peer
     WHERE id = :id AND (last_used_at IS NULL OR last_used_at < :at)
@@ -92,7 +82,7 @@ def insert(tx: Tx, new: TokenRecord, check: Callable[[Sequence[TokenRecord]], No
     """
     rows = tx.rows("SELECT * FROM tokens WHERE name = :name", {"name": new.name})
     check([_record(row) for row in rows])
-    tx.rows(_INSERT, _values(new))
+    insert_row(tx, "tokens", _values(new))
 
 
 def change(tx: Tx, token_id: str, rule: Callable[[TokenRecord], TokenRecord]) -> TokenRecord | None:
@@ -101,7 +91,9 @@ def change(tx: Tx, token_id: str, rule: Callable[[TokenRecord], TokenRecord]) ->
     if record is None:
         return None
     new = rule(record)
-    tx.rows(_UPDATE, _values(new))
+    values = _values(new)
+    setting = ", ".join(f"{name} = :{name}" for name in values)
+    tx.rows(f"UPDATE tokens SET {setting} WHERE id = :id", values)  # noqa: S608 - columns
     return new
 
 
@@ -148,21 +140,8 @@ def remove_ended(tx: Tx, before: Micros) -> list[str]:
 
 
 def _values(record: TokenRecord) -> dict[str, Any]:
-    values: dict[str, Any] = {name: getattr(record, name) for name in _COLUMNS}
-    values["role"] = record.role.value
-    values["users"] = json.dumps(record.users)
-    values["scopes"] = None if record.scopes is None else json.dumps(sorted(record.scopes))
-    return values
-
-
-def _record(row: Row) -> TokenRecord:
-    values = {name: row[name] for name in (*_COLUMNS, "last_used_at", "last_used_from")}
-    scopes = row["scopes"]
-    return TokenRecord(
-        **values
-        | {
-            "role": Role(row["role"]),
-            "users": tuple(json.loads(row["users"])),
-            "scopes": None if scopes is None else frozenset(map(Scope, json.loads(scopes))),
-        }
-    )
+    """Of all columns but those of its use, which :func:`used` sets."""
+    values = dataclasses.asdict(record)
+    del values["last_used_at"], values["last_used_from"]
+    scopes = None if record.scopes is None else json.dumps(sorted(record.scopes))
+    return values | {"users": json.dumps(record.users), "scopes": scopes}

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from server.domain.jobs import Job, Move
 from server.domain.webhooks import Delivery, Try, deliveries_of, webhook_target
+from server.store.columns import Columns, insert
 from shared.clock import Micros
 from shared.sql import Row, Tx
 
@@ -33,23 +34,18 @@ _REPLACED: Final = "webhooks of "
 def announce(tx: Tx, job: Job, move: Move) -> None:
     """Add what a move has to announce, in the move's transaction."""
     for new in deliveries_of(job, move):
-        tx.rows(
-            """
-            INSERT INTO deliveries (job_id, user_id, principal, url, target, event, body, next_at,
-                                    created_at)
-            VALUES (:job_id, :user_id, :principal, :url, :target, :event, :body, :at, :at)
-            """,
-            {
-                "job_id": job.id,
-                "user_id": job.user_id,
-                "principal": new.principal,
-                "url": new.url,
-                "target": str(webhook_target(new.url)),
-                "event": new.event,
-                "body": new.body,
-                "at": new.at,
-            },
-        )
+        values = {
+            "job_id": job.id,
+            "user_id": job.user_id,
+            "principal": new.principal,
+            "url": new.url,
+            "target": str(webhook_target(new.url)),
+            "event": new.event,
+            "body": new.body,
+            "next_at": new.at,
+            "created_at": new.at,
+        }
+        insert(tx, "deliveries", values)
 
 
 Walked: TypeAlias = tuple[str, str]
@@ -213,19 +209,6 @@ def _may(row: Row, targets: Collection[str], principals: Collection[str]) -> boo
     return row["target"] not in targets and row["principal"] not in principals
 
 
-def _delivery(row: Row) -> Delivery:
-    return Delivery(
-        id=row["id"],
-        job_id=row["job_id"],
-        principal=row["principal"],
-        url=row["url"],
-        event=row["event"],
-        body=row["body"],
-        state=row["state"],
-        message=row["message"],
-        tries=row["tries"],
-        tried=tuple(Try(*one) for one in json.loads(row["tried"])),
-        next_at=row["next_at"],
-        created_at=row["created_at"],
-        ended_at=row["ended_at"],
-    )
+_delivery: Final = Columns(
+    Delivery, {"tried": lambda text: tuple(Try(*one) for one in json.loads(text))}
+).record
