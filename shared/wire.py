@@ -214,6 +214,9 @@ class ResultInfo(Wire):
     """What its logs hold; None from an agent that does not say it yet."""
     children: Int64 = 0
     """Folders ``children/NAME`` with a run.sh that it holds."""
+    inputs: Int64 = 0
+    """Lines of its list of the bundle's files that are there unchanged, and are not in it; 0: it
+    is whole, and has no list."""
 
 
 class PayloadDoc(Wire):

@@ -70,6 +70,8 @@ class Result:
     """Of the ZIP."""
     offset: int = 0
     """Where the ZIP begins in the file, which may hold those of several attempts."""
+    inputs: int = 0
+    """How many of the bundle's files its list names, which belong to it, too; 0: it is whole."""
 
     @property
     def section(self) -> tuple[int, int]:

@@ -257,7 +257,9 @@ class Get(Stage):
         for which, (offset, one) in found.items():
             assert one.payload.result is not None, "it has been compared with it"
             announced = one.payload.result
-            results[which] = Result(name, announced.size, announced.sha256, offset)
+            results[which] = Result(
+                name, announced.size, announced.sha256, offset, announced.inputs
+            )
         return results
 
     def settle(self, report: Report, result: Result | None) -> asyncio.Future[Settled]:

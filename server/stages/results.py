@@ -262,7 +262,8 @@ class Results:
         """
         announced = payload.result
         if came is not None and announced is not None:
-            return Result(await pending.put(came), announced.size, announced.sha256)
+            name = await pending.put(came)
+            return Result(name, announced.size, announced.sha256, inputs=announced.inputs)
         async with self._scratch.file() as content:
             most = announced.size if announced is not None else None
             try:
@@ -278,9 +279,11 @@ class Results:
                     "and not the digest that was announced",
                     sent=True,
                 )
-            return await store(pending, content, fetched)
+            return await store(pending, content, fetched, announced.inputs if announced else 0)
 
 
-async def store(pending: PendingFiles, content: ScratchFile, fetched: Fetched) -> Result:
+async def store(
+    pending: PendingFiles, content: ScratchFile, fetched: Fetched, inputs: int = 0
+) -> Result:
     """Store a result that was downloaded."""
-    return Result(await pending.put(content), fetched.size, fetched.sha256)
+    return Result(await pending.put(content), fetched.size, fetched.sha256, inputs=inputs)

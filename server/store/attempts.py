@@ -77,11 +77,12 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
         "size": result.size,
         "sha256": result.sha256,
         "offset": result.offset,
+        "inputs": result.inputs,
     }
     added = tx.rows(
         """
         UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-            result_offset = :offset
+            result_offset = :offset, result_inputs = :inputs
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
@@ -95,7 +96,7 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
     tx.rows(
         """
         UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-            result_offset = :offset
+            result_offset = :offset, result_inputs = :inputs
         WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL
         """,
         values,

@@ -287,7 +287,8 @@ def child_results(tx: Tx, parent_id: int) -> list[tuple[str, Result | None]]:
     """Names and results of the children, in their order."""
     rows = tx.rows(
         """
-        SELECT child_name, result_file, result_size, result_sha256, result_offset FROM jobs
+        SELECT child_name, result_file, result_size, result_sha256, result_offset, result_inputs
+        FROM jobs
         WHERE parent_id = :parent ORDER BY id
         """,
         {"parent": parent_id},

@@ -73,6 +73,7 @@ _1: Migration = (
         progress TEXT,
         output TEXT NOT NULL DEFAULT '{}',
         result_offset INTEGER NOT NULL DEFAULT 0,
+        result_inputs INTEGER NOT NULL DEFAULT 0,
         waits_since INTEGER,
         hold TEXT,
         parent_id INTEGER REFERENCES jobs (id),
@@ -227,6 +228,7 @@ _1: Migration = (
         progress TEXT,
         output TEXT NOT NULL DEFAULT '{}',
         result_offset INTEGER NOT NULL DEFAULT 0,
+        result_inputs INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (job_id, number)
     ) STRICT, WITHOUT ROWID
     """,

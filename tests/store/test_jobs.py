@@ -220,24 +220,25 @@ async def test_what_an_attempt_left_is_kept_when_another_one_follows(jobs: Store
     assert (first.agent, first.payload_id, first.result) == ("node", 5, result("r1"))
     assert {name: getattr(first, name) for name in FACTS} == FACTS | {"warnings": ("one",)}
     steps = (Step(S.SUBMITTED, 25, "south has it"),)
-    facts = FACTS | {"exit_code": 0, "result": result("r2", 4)}
+    left = result("r2", 4, inputs=3)
+    facts = FACTS | {"exit_code": 0, "result": left}
     done = await jobs.moved(end(second, S.COMPLETED, steps, **facts))
-    assert (done.exit_code, done.usage, done.result) == (0, FACTS["usage"], result("r2", 4))
+    assert (done.exit_code, done.usage, done.result) == (0, FACTS["usage"], left)
     one, two = await jobs.attempts(job.id)
-    assert (one, two.state, two.result) == (first, S.COMPLETED, result("r2", 4))
+    assert (one, two.state, two.result) == (first, S.COMPLETED, left)
 
 
 async def test_a_result_that_comes_late_is_its_attempts_and_no_others(jobs: Store) -> None:
     job = await jobs.claimed()
     back = await jobs.to(job, S.QUEUED, reason=Reason.AGENT_LOST, changes=BACK)
     second = await jobs.moved(claim(back))
-    assert await jobs.attach_result(AttemptKey(job.id, 1), result("r1"))
+    assert await jobs.attach_result(AttemptKey(job.id, 1), result("r1", inputs=2))
     assert not await jobs.attach_result(AttemptKey(job.id, 1), result("other"))
     assert not await jobs.attach_result(second.key, result("r2")), "it is under way"
     assert not await jobs.attach_result(AttemptKey(job.id, 3), result("r3"))
     assert (await jobs.get(job.id)).result is None
     found = {one.number: one.result for one in await jobs.attempts(job.id)}
-    assert found == {1: result("r1"), 2: None}
+    assert found == {1: result("r1", inputs=2), 2: None}
 
 
 async def test_an_attempt_that_was_given_up_and_is_back_is_the_one_that_ended(jobs: Store) -> None:
