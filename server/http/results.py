@@ -72,7 +72,7 @@ async def _send(request: web.Request, context: Context, parent: Job) -> web.Stre
         )
         await response.prepare(request)
         if request.method != "HEAD":
-            async for piece in merged:
+            async for piece in merged.chunks():
                 await response.write(piece)
         await response.write_eof()
     return response

@@ -120,6 +120,6 @@ async def _write(merged: MergedResults, file: ScratchFile) -> str:
             write_all(out.fileno(), piece)
             digest.update(piece)
 
-        async for piece in merged:
+        async for piece in merged.chunks():
             await to_end(partial(write, piece))
     return digest.hexdigest()

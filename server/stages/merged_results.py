@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from server.domain.jobs import FileKind, Result
+from server.domain.jobs import Bundle, FileKind, Result
 from server.storage.contents import Contents
 from server.storage.scratch import Scratch
-from shared.files.archives.merge import Merge
+from shared.files.archives.merge import Merge, Source
+from shared.files.archives.zip_directory import Archive
 from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 
@@ -27,8 +28,12 @@ class Part:
     """A result, and the folder that it is put into."""
 
     prefix: str
-    """Ends in "/"; no two are the same, and none is below another."""
+    """Ends in "/"; no two are the same, and none is below another. Empty: it is the only one."""
     result: Result
+    bundle: Bundle | None = None
+    """Of whose files it has those that it refers to; None: without them."""
+    folder: str = ""
+    """Of the bundle: the root of the attempt, ending in "/"."""
 
 
 class UnusableResult(Exception):
@@ -45,7 +50,7 @@ class UnusableResult(Exception):
 
 
 class MergedResults:
-    """``FileStream`` of the ZIP, which is made while it is read; it is read once.
+    """The ZIP, which is made while it is read.
 
     Attributes:
         size: bytes of the whole.
@@ -56,8 +61,7 @@ class MergedResults:
     def __init__(self, contents: Contents, merge: Merge, note: str | None, run: Run) -> None:
         self._contents, self._merge, self._note = contents, merge, note
         self._run = run
-        self._taken: list[tuple[Part, int]] = []
-        self._text = b""
+        self._taken: list[Part] = []
         self.left_out: list[str] = []
         self.size = self.entries = 0
 
@@ -73,38 +77,57 @@ class MergedResults:
         problems = list(missing[:_NOTED])
         for part in parts:
             try:
-                async with self._contents.local_copy(FileKind.RESULT, part.result) as path:
-                    length = await self._run(_add, self._merge, part, path)
+                async with self._paths(part) as paths:
+                    await self._run(_add, self._merge, part, *paths)
             except (BundleError, FileNotFoundError) as problem:
                 unusable = UnusableResult(part, _why(problem))
                 if self._note is None:
-                    raise unusable from None
+                    raise unusable from problem
                 self.left_out.append(part.prefix)
                 if len(problems) < _NOTED:
                     problems.append(str(unusable))
             else:
-                self._taken.append((part, length))
+                self._taken.append(part)
+        text = b""
         if self._note is not None and problems:
             if more := len(missing) + len(self.left_out) - len(problems):
                 problems.append(f"and {more} more")
-            self._text = "\n".join(["These results are left out:", *problems, ""]).encode()
-            self._merge.add_text(self._note, self._text)
-        await self._run(self._merge.end)
+            text = "\n".join(["These results are left out:", *problems, ""]).encode()
+        await self._run(self._merge.end, self._note or "", text)
         self.size, self.entries = self._merge.size, self._merge.entries
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part, length in self._taken:
-            async with self._contents.local_copy(FileKind.RESULT, part.result) as path:
-                async for piece in self._pieces(_copy(self._merge, part, path, length)):
+    async def chunks(self, start: int = 0, stop: int | None = None) -> AsyncGenerator[bytes, None]:
+        """The bytes from ``start`` up to, not including, ``stop``.
+
+        Raises:
+            BundleError: a result has changed.
+            FileNotFoundError: one is gone.
+        """
+        for number, first, last in self._merge.parts(start, self.size if stop is None else stop):
+            if number == len(self._taken):
+                async for piece in self._pieces(self._merge.tail(first, last)):
                     yield piece
-        if self._note is not None and self._text:
-            yield self._merge.text(self._note, self._text)
-        async for piece in self._pieces(self._merge.tail()):
-            yield piece
+                return
+            part = self._taken[number]
+            async with self._paths(part) as paths:
+                pieces = _copy(self._merge, part, (number, first, last), *paths)
+                async for piece in self._pieces(pieces):
+                    yield piece
+
+    @asynccontextmanager
+    async def _paths(self, part: Part) -> AsyncIterator[tuple[Path, Path | None]]:
+        async with AsyncExitStack() as stack:
+            copy = self._contents.local_copy
+            result = await stack.enter_async_context(copy(FileKind.RESULT, part.result))
+            bundle = None
+            if part.result.inputs and part.bundle is not None:
+                bundle = await stack.enter_async_context(copy(FileKind.BUNDLE, part.bundle))
+            yield result, bundle
 
     async def _pieces(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         while (piece := await self._run(next, pieces, None)) is not None:
-            yield piece
+            if piece:
+                yield piece
 
 
 @asynccontextmanager
@@ -139,14 +162,30 @@ async def merged_results(
             await asyncio.to_thread(merge.close)
 
 
-def _add(merge: Merge, part: Part, path: Path) -> int:
-    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        return merge.add(part.prefix, fd, *part.result.section)
+def _add(merge: Merge, part: Part, result: Path, bundle: Path | None) -> None:
+    with _source(part, result, bundle) as source:
+        merge.add(source)
 
 
-def _copy(merge: Merge, part: Part, path: Path, length: int) -> Iterator[bytes]:
-    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        yield from merge.copy(part.prefix, fd, *part.result.section, length)
+def _copy(
+    merge: Merge, part: Part, which: tuple[int, int, int], result: Path, bundle: Path | None
+) -> Iterator[bytes]:
+    with _source(part, result, bundle) as source:
+        yield from merge.copy(source, *which)
+
+
+@contextmanager
+def _source(part: Part, result: Path, bundle: Path | None) -> Iterator[Source]:
+    with ExitStack() as stack:
+
+        def opened(path: Path) -> int:
+            return stack.enter_context(closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+
+        archive = Archive(opened(result), *part.result.section)
+        of = None
+        if bundle is not None and part.bundle is not None:
+            of = Archive(opened(bundle), 0, part.bundle.size)
+        yield Source(part.prefix, archive, part.result.inputs, of, part.folder)
 
 
 def _why(problem: BundleError | FileNotFoundError) -> str:

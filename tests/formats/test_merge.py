@@ -2,11 +2,12 @@
 
 import collections
 import functools
+import hashlib
 import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from shared.files.archives import merge as module
 from shared.files.archives import zip_directory
-from shared.files.archives.merge import Merge
-from shared.files.archives.zip_directory import read_entries
+from shared.files.archives.inputs_list import list_line
+from shared.files.archives.merge import Merge, Source
+from shared.files.archives.zip_directory import Archive, read_entries
 from shared.files.names import BundleError
 from tests.formats import desktop_zip
 from tests.kit.cost import peak
@@ -53,22 +55,31 @@ def merging() -> Iterator[tuple[Merge, int]]:
         yield Merge(directory), file.fileno()
 
 
+def written(fd: int, data: bytes) -> Archive:
+    """An archive that lies in the file between other bytes."""
+    os.write(fd, b"between")
+    start = os.lseek(fd, 0, os.SEEK_CUR)
+    os.write(fd, data)
+    return Archive(fd, start, len(data))
+
+
+def read(merge: Merge, sources: Sequence[Source], start: int, stop: int) -> bytes:
+    pieces: list[bytes] = []
+    for number, *part in merge.parts(start, stop):
+        if number == len(sources):
+            pieces += merge.tail(*part)
+        else:
+            pieces += merge.copy(sources[number], number, *part)
+    return b"".join(pieces)
+
+
 def merged(sources: Mapping[str, bytes], note: bytes = b"") -> bytes:
-    """Merge them out of one file in which they lie between other bytes."""
     with merging() as (merge, fd):
-        places = []
-        for prefix, data in sources.items():
-            os.write(fd, b"between")
-            places.append((prefix, fd, os.lseek(fd, 0, os.SEEK_CUR), len(data)))
-            os.write(fd, data)
-        taken = [(place, merge.add(*place)) for place in places]
-        if note:
-            merge.add_text("note.txt", note)
-        merge.end()
-        pieces = [piece for place, length in taken for piece in merge.copy(*place, length)]
-        if note:
-            pieces.append(merge.text("note.txt", note))
-        whole = b"".join([*pieces, *merge.tail()])
+        taken = [Source(prefix, written(fd, data)) for prefix, data in sources.items()]
+        for source in taken:
+            merge.add(source)
+        merge.end("note.txt", note)
+        whole = read(merge, taken, 0, merge.size)
         assert len(whole) == merge.size, "the size is known before"
         return whole
 
@@ -133,39 +144,136 @@ LONG = "/".join(letter * 255 for letter in "xyzw")
 def test_a_source_with_names_that_are_not_safe_is_refused_and_leaves_nothing(names) -> None:
     bad, good = zipped({"b": b"2", **dict.fromkeys(names, b"")}), zipped({"a": b"1"})
     with merging() as (merge, fd):
-        os.write(fd, bad + good)
         with pytest.raises(BundleError, match="bad/"):
-            merge.add("bad/", fd, 0, len(bad))
-        place = ("good/", fd, len(bad), len(good))
-        length = merge.add(*place)
+            merge.add(Source("bad/", written(fd, bad)))
+        merge.add(source := Source("good/", written(fd, good)))
         merge.end()
-        assert content(b"".join([*merge.copy(*place, length), *merge.tail()])) == {"good/a": b"1"}
+        assert content(read(merge, [source], 0, merge.size)) == {"good/a": b"1"}
 
 
 def test_a_source_that_is_another_one_by_now_ends_the_copy() -> None:
     data, other = (zipped(one, zipfile.ZIP_STORED) for one in ({"a": b"1"}, {"a": b"", "b": b""}))
     with merging() as (merge, fd):
-        os.write(fd, data)
-        length = merge.add("x/", fd, 0, len(data))
-        os.pwrite(fd, other, 0)
+        merge.add(Source("x/", written(fd, data)))
+        merge.end()
         with pytest.raises(BundleError, match="changed"):
-            list(merge.copy("x/", fd, 0, len(other), length))
+            read(merge, [Source("x/", written(fd, other))], 0, merge.size)
 
 
 def test_memory_does_not_grow_with_the_number_of_sources() -> None:
     data = zipped({str(number): b"x" for number in range(5)})
 
-    def copy(sources: int) -> None:
+    def copy(count: int) -> None:
         with merging() as (merge, fd):
-            os.write(fd, data)
-            lengths = {merge.add(f"{number:06}/", fd, 0, len(data)) for number in range(sources)}
+            archive = written(fd, data)
+            for number in range(count):
+                merge.add(Source(f"{number:06}/", archive))
             merge.end()
-            for number in range(sources):
-                collections.deque(merge.copy(f"{number:06}/", fd, 0, len(data), *lengths), 0)
-            collections.deque(merge.tail(), 0)
+            for number, *part in merge.parts(0, merge.size):
+                source = Source(f"{number:06}/", archive)
+                pieces = merge.tail(*part) if number == count else merge.copy(source, number, *part)
+                collections.deque(pieces, 0)
 
     few, many = (peak(functools.partial(copy, count))[1] for count in (300, 600))
     assert many < few + 120_000
+
+
+BUNDLE = {"run.sh": b"#!/bin/sh\n", "data/a": b"a" * 300, "data/b": b"", "gone": b"never shown"}
+LEFT = {"out": b"1" * 500, "data/new": b"2", "empty/": b"", "ferryman.json": b"{}"}
+KEPT = ("run.sh", "data/a", "data/b")
+
+
+def listed(paths: Iterable[str]) -> bytes:
+    return b"".join(list_line(hashlib.sha256(path.encode()).hexdigest(), path) for path in paths)
+
+
+def result(paths: Sequence[str] = KEPT, text: bytes | None = None) -> bytes:
+    return zipped(LEFT | {"inputs.sha256": listed(paths) if text is None else text})
+
+
+def joined(
+    bundle: bytes, result: bytes, inputs: int = len(KEPT), folder: str = "", prefix: str = ""
+) -> bytes:
+    """A result with what it refers to of its bundle."""
+    with merging() as (merge, fd):
+        sources = [Source(prefix, written(fd, result), inputs, written(fd, bundle), folder)]
+        merge.add(sources[0])
+        merge.end()
+        return read(merge, sources, 0, merge.size)
+
+
+@each("prefix", ["", "x/"])
+@each("root, folder", [("", ""), ("top/", ""), ("", "child/"), ("top/", "child/")])
+def test_what_a_result_refers_to_comes_from_its_bundle(root, folder, prefix) -> None:
+    """And what the job deleted, or another child has, does not come back."""
+    files = {folder + name: data for name, data in BUNDLE.items()}
+    if folder:
+        files |= {"run.sh": b"a child has its own", "other/data/a": b"another child's"}
+    bundle = zipped({root + name: data for name, data in files.items()}, zipfile.ZIP_STORED)
+    whole = joined(bundle, result(), folder=folder, prefix=prefix)
+    expected = {name: BUNDLE[name] for name in KEPT} | LEFT
+    assert content(whole) == {prefix + name: data for name, data in expected.items()}
+    assert len(bundle) > whole.index(b"a" * 300), "as it is packed there"
+
+
+def test_without_its_bundle_it_is_what_is_new() -> None:
+    with merging() as (merge, fd):
+        merge.add(source := Source("", written(fd, result()), len(KEPT)))
+        merge.end()
+        assert content(read(merge, [source], 0, merge.size)) == LEFT
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_every_range_has_the_bytes_of_the_whole(data: st.DataObject) -> None:
+    names = st.text("abé", min_size=1, max_size=5)
+    trees = st.dictionaries(names, st.binary(max_size=300), max_size=4)
+    methods = st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    with merging() as (merge, fd):
+        sources = []
+        for number in range(data.draw(st.integers(0, 4))):
+            sent, left = data.draw(trees), data.draw(trees)
+            kept = sorted(sent.keys() - left.keys())
+            bundle = {f"{number}/{name}": content for name, content in sent.items()}
+            ended = left | ({"list": listed(kept)} if kept else {})
+            of = zipped(ended, data.draw(methods)), zipped({"run.sh": b"", **bundle})
+            result, bundle_zip = (written(fd, one) for one in of)
+            sources.append(Source(f"{number}/", result, len(kept), bundle_zip, f"{number}/"))
+            merge.add(sources[-1])
+        merge.end("note", data.draw(st.binary(max_size=20)))
+        whole = read(merge, sources, 0, merge.size)
+        assert len(whole) == merge.size
+        content(whole)
+        for _ in range(20):
+            start = data.draw(st.integers(0, merge.size))
+            stop = data.draw(st.integers(start, merge.size))
+            assert read(merge, sources, start, stop) == whole[start:stop]
+
+
+TWICE = zipped({"run.sh": b"", "inputs.sha256": listed(["run.sh"])})
+
+
+@each(
+    "left, inputs, code",
+    [
+        (result(["run.sh", "not/sent"]), 2, "unknown_input"),
+        (result(["run.sh", "../run.sh"]), 2, "unknown_input"),
+        (result(["run.sh", "run.sh"]), 2, "damaged"),
+        (result(["run.sh"]), 2, "damaged"),
+        (result(["run.sh", "gone"]), 1, "damaged"),
+        (result(text=listed(KEPT)[:-1]), 3, "damaged"),
+        (result(text=b"x" + listed(KEPT)), 3, "damaged"),
+        (result(text=listed(KEPT).replace(b"run.sh", b"run\xff\xfe")), 3, "damaged"),
+        (zipped(LEFT), 1, "damaged"),
+        (zipped({}), 1, "damaged"),
+        (TWICE, 1, "duplicate_name"),
+        (zipped({"gone/x": b"", "inputs.sha256": listed(["gone"])}), 1, "file_and_folder"),
+    ],
+)
+def test_a_list_that_is_not_the_bundles_is_refused(left, inputs, code) -> None:
+    with pytest.raises(BundleError) as refused:
+        joined(zipped(BUNDLE), left, inputs)
+    assert refused.value.code == code
 
 
 GOOD = zipped({"a": b"text " * 100, "b/c": b"1", "d/": b"", "e": b""})

@@ -210,7 +210,7 @@ class Place:
 
     async def merged(self, parts: list[Part], note: str | None = None) -> dict[str, bytes]:
         async with merged_results(self.contents, self.scratch, parts, note=note) as whole:
-            data = b"".join([chunk async for chunk in whole])
+            data = b"".join([chunk async for chunk in whole.chunks()])
             assert len(data) == whole.size
         assert not list(self.staging.iterdir())
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -1,24 +1,30 @@
-"""One ZIP made of many: their entries under new names, compressed bytes copied as they are.
+"""One ZIP made of others: their entries under new names, compressed bytes copied as they are. A
+result that refers to files of its bundle gets them from there.
 
 It is made while it is sent. A first pass over the sources reads their directories, and so finds
-out the size of the whole; a second one copies. Memory does not grow with the number of sources:
-the new table of contents waits in a file. Sources are not trusted: names, sizes and positions are
-checked by the strict reader before anything of a source is taken. Contents are not: whoever unpacks
-them compares their checksums.
+out the size of the whole; a second one copies any range of it. Memory does not grow with the number
+of sources: the new table of contents waits in a file. Sources are not trusted: names, sizes and
+positions are checked by the strict reader before anything of a source is taken. Contents are not:
+whoever unpacks them compares their checksums.
 """
 
 from __future__ import annotations
 
 import zlib
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import IO, Final
 
+from shared.files.archives.inputs_list import folder_of, not_there, read_list
 from shared.files.archives.zip_directory import (
     FILE,
     FOLDER,
     MAX_32,
     MAX_LISTED,
     PROGRAM,
+    Archive,
     Headers,
     ZipEntry,
     end_records,
@@ -32,11 +38,30 @@ _EARLIEST: Final = 1 << 21 | 1 << 16
 """1980-01-01 in DOS's words."""
 
 
-class Merge:
-    """A ZIP of other ZIPs. Blocking: for a worker thread.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A result, with what it refers to of its bundle.
 
-    ``add`` for each source and ``add_text``, in the order of the file, then ``end``; from then on
-    ``size`` is that of the whole. ``copy`` and ``text`` in the same order, then ``tail``.
+    Attributes:
+        prefix: put before its names; ends in "/". No two sources may share one, nor may one begin
+            with another. Empty: there is one source only.
+        inputs: how many files of the bundle it refers to.
+        bundle: None: these are left out.
+        folder: of the bundle, which the names lose; ends in "/", or is empty.
+    """
+
+    prefix: str
+    result: Archive
+    inputs: int = 0
+    bundle: Archive | None = None
+    folder: str = ""
+
+
+class Merge:
+    """A ZIP of others. Blocking: for a worker thread.
+
+    ``add`` for each source, then ``end``; from then on ``size`` is that of the whole. The bytes of
+    any range are those of the ``parts`` of it.
 
     Args:
         directory: an empty file for the table of contents; ``close`` closes it.
@@ -51,34 +76,23 @@ class Merge:
         self, directory: IO[bytes], reserve: Callable[[int], None] = lambda count: None
     ) -> None:
         self._directory, self._reserve = directory, reserve
-        self.entries = self._listed = self._start = 0
-        self.size = 0
+        self.size = self.entries = self._listed = 0
+        self._ends = array("Q")
+        """Of the sources, in the whole."""
+        self._behind = self._end = b""
+        """What stands before the table of contents and behind all sources; what stands behind it.
+        """
 
-    def add(self, prefix: str, fd: int, start: int, size: int) -> int:
+    def add(self, source: Source) -> None:
         """Take a source into the table of contents.
-
-        Args:
-            prefix: put before its names; ends in "/". No two sources may share one, nor may one
-                begin with another.
-            fd: open file that holds the source.
-            start: where it begins there.
-            size: its bytes.
-
-        Returns:
-            Bytes that it takes in the result, headers included.
 
         Raises:
             BundleError: it is damaged or not safe; nothing of it was taken.
             OSError
         """
-        before = self.size
-        for headers, _ in _entries(prefix, fd, start, size, before):
+        for headers, _, _ in _entries(source, self.size):
             self._take(headers)
-        return self.size - before
-
-    def add_text(self, name: str, text: bytes) -> None:
-        """Take a file that is no source's."""
-        self._take(_text(name, text, self.size))
+        self._ends.append(self.size)
 
     def _take(self, headers: Headers) -> None:
         line = headers.central()
@@ -87,51 +101,79 @@ class Merge:
         self.entries += 1
         self.size += len(headers.local()) + headers.packed
 
-    def end(self) -> None:
-        """All sources are added."""
-        self._start = self.size
-        self.size += self._listed + len(self._end())
+    def end(self, name: str = "", text: bytes = b"") -> None:
+        """All sources are added. A text becomes a file behind them."""
+        if text:
+            headers = _text(name, text, self.size)
+            self._take(headers)
+            self._behind = bytes(headers.local()) + text
+        self._end = end_records(self.entries, self.size, self._listed)
+        self.size += self._listed + len(self._end)
 
-    def _end(self) -> bytes:
-        return end_records(self.entries, self._start, self._listed)
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Which bytes of which source make the range of the whole from ``start`` up to, not
+        including, ``stop``: its number and a range of it. What comes behind all sources has the
+        number behind theirs.
+        """
+        number = bisect_right(self._ends, start)
+        before = self._ends[number - 1] if number else 0
+        for end in (*self._ends[number:], self.size):
+            if before >= stop:
+                return
+            if start < end:
+                yield number, max(start, before) - before, min(stop, end) - before
+            number, before = number + 1, end
 
-    def copy(self, prefix: str, fd: int, start: int, size: int, length: int) -> Iterator[bytes]:
-        """The bytes of a source that was added; ``length``: what :meth:`add` said of it.
+    def copy(self, source: Source, number: int, start: int, stop: int) -> Iterator[bytes]:
+        """These bytes of a source that was added; all of its own, as in ``parts``.
 
         Raises:
             BundleError: it is another one by now, and the whole cannot be finished.
             OSError
         """
+        before = self._ends[number - 1] if number else 0
         pending: list[bytes] = []
-        waiting = 0
-        for headers, entry in _entries(prefix, fd, start, size, 0):
-            pending.append(bytes(headers.local()))
+        waiting = at = 0
+        for headers, entry, fd in _entries(source, before):
+            local, first = bytes(headers.local()), at
+            at += len(local) + headers.packed
+            if first >= stop or at <= start:
+                continue
+            pending.append(local[max(0, start - first) : max(0, stop - first)])
             waiting += len(pending[-1])
-            for piece in read_range(fd, entry.offset, headers.packed, _CHUNK, entry.name):
+            content = first + len(local)
+            begin, end = max(start, content), min(stop, at)
+            if begin >= end:
+                continue
+            for piece in read_range(
+                fd, entry.offset + begin - content, end - begin, _CHUNK, entry.name
+            ):
                 pending.append(piece)
                 waiting += len(piece)
                 if waiting >= _CHUNK:
-                    length -= waiting
                     yield b"".join(pending)
                     pending.clear()
                     waiting = 0
-        if waiting != length:
+        if at != self._ends[number] - before:
             raise BundleError("changed", "it has changed while it was read")
         yield b"".join(pending)
 
-    def text(self, name: str, text: bytes) -> bytes:
-        """The bytes of a file that was added."""
-        return bytes(_text(name, text, 0).local()) + text
+    def tail(self, start: int, stop: int) -> Iterator[bytes]:
+        """These bytes of what follows all sources."""
+        yield self._behind[start:stop]
+        start, stop = (max(0, at - len(self._behind)) for at in (start, stop))
+        end = min(stop, self._listed)
+        self._directory.seek(start)
+        while start < end:
+            data = self._directory.read(min(_CHUNK, end - start))
+            if not data:
+                raise BundleError("truncated", "its table of contents is gone")
+            start += len(data)
+            yield data
+        yield self._end[max(0, start - self._listed) : max(0, stop - self._listed)]
 
     def close(self) -> None:
         self._directory.close()
-
-    def tail(self) -> Iterator[bytes]:
-        """What follows all files."""
-        self._directory.seek(0)
-        while data := self._directory.read(_CHUNK):
-            yield data
-        yield self._end()
 
 
 def _text(name: str, text: bytes, offset: int) -> Headers:
@@ -141,13 +183,13 @@ def _text(name: str, text: bytes, offset: int) -> Headers:
     return headers
 
 
-def _entries(
-    prefix: str, fd: int, start: int, size: int, offset: int
-) -> Iterator[tuple[Headers, ZipEntry]]:
-    """The entries of a source, all of them checked before the first comes."""
-    entries = read_entries(fd, MAX_LISTED, start, size)
-    names = _names(prefix, entries)
-    for name, entry in zip(names, entries, strict=True):
+def _entries(source: Source, offset: int) -> Iterator[tuple[Headers, ZipEntry, int]]:
+    """What is taken of a source, all of it checked before the first comes, and the file in which it
+    lies.
+    """
+    taken = _taken(source)
+    names = _names(source.prefix, [(name, entry.is_folder) for name, entry, _ in taken])
+    for name, (_, entry, fd) in zip(names, taken, strict=True):
         mode = FOLDER if entry.is_folder else PROGRAM if entry.executable else FILE
         headers = Headers(name, _valid(entry.modified), mode, offset)
         if entry.size:  # an empty file is stored, however it was
@@ -155,19 +197,48 @@ def _entries(
             headers.size, headers.packed = entry.size, entry.packed
             headers.zip64 = max(entry.size, entry.packed) >= MAX_32
         offset += len(headers.local()) + headers.packed
-        yield headers, entry
+        yield headers, entry, fd
 
 
-def _names(prefix: str, entries: list[ZipEntry]) -> list[str]:
+def _taken(source: Source) -> list[tuple[str, ZipEntry, int]]:
+    """Names without the prefix, entries, and the file of each; those of the bundle come first."""
+    result, bundle = source.result, source.bundle
+    entries = read_entries(result.fd, MAX_LISTED, result.start, result.size)
+    inputs: list[tuple[str, ZipEntry, int]] = []
+    if source.inputs:
+        if not entries:
+            raise BundleError("damaged", "the result has no list of inputs")
+        listed = entries.pop()
+        if bundle is not None:
+            inputs = _inputs(bundle, source.folder, read_list(result.fd, listed, source.inputs))
+    return inputs + [(entry.name, entry, result.fd) for entry in entries]
+
+
+def _inputs(
+    bundle: Archive, folder: str, wanted: frozenset[str]
+) -> list[tuple[str, ZipEntry, int]]:
+    entries = read_entries(bundle.fd, MAX_LISTED, bundle.start, bundle.size)
+    folder = folder_of((entry.name for entry in entries), folder)
+    found = [
+        (name, entry, bundle.fd)
+        for entry in entries
+        if entry.name.startswith(folder) and (name := entry.name[len(folder) :]) in wanted
+    ]
+    if missing := wanted.difference(name for name, _, _ in found):
+        raise not_there(min(missing))
+    return found
+
+
+def _names(prefix: str, taken: list[tuple[str, bool]]) -> list[str]:
     tree, names = PathSet(), list[str]()
     try:
-        for entry in entries:
-            path = safe_path(prefix + entry.name.removesuffix("/" if entry.is_folder else ""))
-            if entry.is_folder:
+        for name, is_folder in taken:
+            path = safe_path(prefix + name.removesuffix("/" if is_folder else ""))
+            if is_folder:
                 tree.add_folder(path)
             else:
                 tree.add(path)
-            names.append(f"{path}/" if entry.is_folder else path)
+            names.append(f"{path}/" if is_folder else path)
         tree.check()
     except UnsafeName as problem:
         raise BundleError.of_name(problem) from None
