@@ -136,8 +136,9 @@ class Verification:
             text = f"row{which} of {table} refers to a row of {parent} that is not there"
             self._add("database_damaged", "database", text)
         for miscount in recount.miscounts(database):
-            repaired = self.repair and recount.mend(database, miscount)
-            done = "counted again" if repaired else ""
+            if self.repair:
+                recount.mend(database, miscount)
+            done = "counted again" if self.repair else ""
             self._add(miscount.counted.name, str(miscount.key), miscount.text, done)
         for file in chain(stored_rows.bundles(database), stored_rows.results(database, self.since)):
             self._check(database, file)

@@ -8,22 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from server.store import bundles, retention, schedules
+from shared.sqlite.database import Transacting
+
 LEAST_SKIPPED: Final = 1_000_000
 """Numbers of jobs that are left out at least, where a former server may have given some."""
-_DELETES: Final = tuple(
-    f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 - names of ours
-    for table, column in (
-        ("attempts", "job_id"),
-        ("batches", "parent_id"),
-        ("dependencies", "job_id"),
-        ("deliveries", "job_id"),
-        ("job_tags", "job_id"),
-        ("events", "job_id"),
-        ("idempotency_keys", "job_id"),
-        ("jobs", "id"),
-    )
-)
-"""All that there is of a job."""
 _END_DELIVERIES: Final = """
     UPDATE deliveries SET state = 'failed', message = 'a rehearsal sends no webhooks',
         next_at = NULL, ended_at = created_at
@@ -94,16 +83,12 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs, and schedules (numbers below 0), out of a copy, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
-    for job_id in sorted(_with_children(connection, set(job_ids))):
-        if job_id < 0:
-            _let_go(connection, "schedules", "id", -job_id)
-            connection.execute("DELETE FROM schedules WHERE id = ?", (-job_id,))
-            continue
-        _let_go(connection, "jobs", "id", job_id)
-        _let_go(connection, "batches", "parent_id", job_id)
-        for statement in _DELETES:
-            connection.execute(statement, (job_id,))
-    connection.execute("DELETE FROM bundles WHERE refs <= 0")
+    tx, left_out = Transacting(connection), _with_children(connection, set(job_ids))
+    jobs = sorted(number for number in left_out if number > 0)
+    for number in left_out.difference(jobs):
+        schedules.delete(tx, -number)
+    bundles.release_files(tx, jobs)
+    retention.delete_rows(tx, jobs)
     connection.execute("COMMIT")
 
 
@@ -118,17 +103,6 @@ def _with_children(connection: sqlite3.Connection, job_ids: set[int]) -> set[int
         } - found
         found |= new
     return found
-
-
-def _let_go(connection: sqlite3.Connection, table: str, column: str, number: int) -> None:
-    """Of the bundle that a row refers to."""
-    connection.execute(
-        f"""
-        UPDATE bundles SET refs = refs - 1
-        WHERE file = (SELECT bundle_file FROM {table} WHERE {column} = ?)
-        """,  # noqa: S608 - names of ours
-        (number,),
-    )
 
 
 def become_another(

@@ -1,8 +1,4 @@
-"""Values that are counted as rows come and go, compared with the rows, and mended.
-
-Each is looked for in one read. What is found is counted again and mended in a transaction of its
-own, so a server may run meanwhile.
-"""
+"""Values that are counted as rows come and go, compared with the rows, and mended."""
 
 from __future__ import annotations
 
@@ -26,14 +22,12 @@ class Counted:
 
     Attributes:
         find: key, stored and true value of each that is wrong.
-        one: how ``find`` is limited to the key ``:key``.
         mend: gives the row ``:key`` the value ``:value``.
     """
 
     name: str
     what: str
     find: str
-    one: str
     mend: tuple[str, ...]
 
 
@@ -48,7 +42,6 @@ COUNTED: Final = (
         ) AS used ON used.file = bundles.file
         WHERE refs <> coalesce(uses, 0)
         """,  # noqa: S608 - no user input
-        "bundles.file = :key",
         (
             "UPDATE bundles SET refs = :value WHERE file = :key",
             "DELETE FROM bundles WHERE file = :key AND refs <= 0",
@@ -64,7 +57,6 @@ COUNTED: Final = (
         ), 0) AS counted FROM jobs
         WHERE bundle_file IS NOT NULL AND stored <> counted
         """,
-        "jobs.id = :key",
         ("UPDATE jobs SET results_size = :value WHERE id = :key",),
     ),
     *(
@@ -82,7 +74,6 @@ COUNTED: Final = (
                 AND state <> 'Cleaned'
             )
             """,  # noqa: S608 - no user input
-            "parent_id = :key",
             (f"UPDATE batches SET {column} = :value WHERE parent_id = :key",),  # noqa: S608
         )
         for column, state in (
@@ -99,7 +90,6 @@ COUNTED: Final = (
             (SELECT count(DISTINCT value) FROM json_each(jobs.tags)) AS counted
         FROM jobs WHERE (tags <> '[]' OR stored > 0) AND parent_id IS NULL AND stored <> counted
         """,
-        "id = :key",
         (
             "DELETE FROM job_tags WHERE job_id = :key",
             """
@@ -129,25 +119,11 @@ class Miscount:
 def miscounts(connection: sqlite3.Connection) -> Iterator[Miscount]:
     """Everything that is counted wrongly."""
     for counted in COUNTED:
-        for key, stored, true in connection.execute(counted.find):
+        for key, stored, true in connection.execute(counted.find).fetchall():
             yield Miscount(counted, key, stored, true)
 
 
-def mend(connection: sqlite3.Connection, found: Miscount) -> bool:
-    """Count it again and store what is true, in one transaction.
-
-    Returns:
-        False: it is right by now.
-    """
-    counted = found.counted
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        row = connection.execute(f"{counted.find} AND {counted.one}", {"key": found.key}).fetchone()
-        if row is not None:
-            for statement in counted.mend:
-                connection.execute(statement, {"key": found.key, "value": row[2]})
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-    return row is not None
+def mend(connection: sqlite3.Connection, found: Miscount) -> None:
+    """Store what is true; no server may run."""
+    for statement in found.counted.mend:
+        connection.execute(statement, {"key": found.key, "value": found.true})

@@ -136,7 +136,7 @@ def delete(tx: Tx, job_id: int) -> tuple[bool, list[tuple[FileKind, str]]]:
         changed(tx, job)
     deleted = children or [job_id]
     files = release_files(tx, deleted)
-    _delete(tx, deleted)
+    delete_rows(tx, deleted)
     return not children, files
 
 
@@ -158,7 +158,7 @@ def forget(tx: Tx, service: str, ended_before: Micros, limit: int) -> int:
     """Delete Cleaned jobs and their histories; how many, ``limit`` at most."""
     params = {"service": service, "before": ended_before, "limit": limit}
     ids = [row["id"] for row in tx.rows(_FORGETTABLE, params)]
-    _delete(tx, ids)
+    delete_rows(tx, ids)
     return len(ids)
 
 
@@ -172,7 +172,7 @@ def forget_old(tx: Tx, now: Micros) -> None:
     tx.rows("DELETE FROM used_tickets WHERE expires_at < :at", {"at": now})
 
 
-def _delete(tx: Tx, job_ids: Sequence[int]) -> None:
+def delete_rows(tx: Tx, job_ids: Sequence[int]) -> None:
     """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
     for names, params in chunks(job_ids):
         for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):

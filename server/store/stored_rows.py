@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Final
 
 from server.domain.jobs import FileKind
-from server.store.statements import chunks
+from server.store import retention
 from shared.clock import Micros
+from shared.sqlite.database import Transacting
 
 _SLICE: Final = 1_000
 _BUNDLES: Final = """
@@ -89,12 +90,7 @@ def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
 
 def files_in_use(connection: sqlite3.Connection, names: Sequence[str]) -> set[str]:
     """Those of the names that a bundle or an attempt refers to."""
-    found: set[str] = set()
-    for marks, params in chunks(names):
-        for column, table in (("file", "bundles"), ("result_file", "attempts")):
-            sql = f"SELECT {column} FROM {table} WHERE {column} IN ({marks})"  # noqa: S608 - ours
-            found |= {row[0] for row in connection.execute(sql, params)}
-    return found
+    return retention.files_in_use(Transacting(connection), names)
 
 
 def give_up(connection: sqlite3.Connection, file: StoredFile, why: str, at: Micros) -> str:
@@ -106,7 +102,9 @@ def give_up(connection: sqlite3.Connection, file: StoredFile, why: str, at: Micr
     connection.execute("BEGIN IMMEDIATE")
     try:
         if file.kind is FileKind.BUNDLE:
-            done = _stop_sharing(connection, file)
+            # Jobs that have it cannot be sent: that is their failure. No other upload gets it.
+            connection.execute("UPDATE bundles SET shared = 0 WHERE file = ?", (file.name,))
+            done = ""
         else:
             done = _without_result(connection, file, why, at)
     except BaseException:
@@ -114,17 +112,6 @@ def give_up(connection: sqlite3.Connection, file: StoredFile, why: str, at: Micr
         raise
     connection.execute("COMMIT")
     return done
-
-
-def _stop_sharing(connection: sqlite3.Connection, file: StoredFile) -> str:
-    """Jobs that have it cannot be sent: that is their failure. No other upload gets it."""
-    (shared,) = connection.execute(
-        "SELECT shared FROM bundles WHERE file = ?", (file.name,)
-    ).fetchone()
-    if not shared:
-        return ""
-    connection.execute("UPDATE bundles SET shared = 0 WHERE file = ?", (file.name,))
-    return ""
 
 
 def _without_result(connection: sqlite3.Connection, file: StoredFile, why: str, at: Micros) -> str:

@@ -138,6 +138,7 @@ def connected(path: Path, mode: str = "rw", timeout_s: float = 10) -> Iterator[s
     """
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, timeout_s, isolation_level=None, uri=True)
+    connection.row_factory = sqlite3.Row
     with closing(connection):
         yield connection
 

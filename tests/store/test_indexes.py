@@ -76,9 +76,9 @@ USES: dict[str, Call] = {
     "jobs_dead": listing(Filter(dead_letter=True)),
     "jobs_of_schedule": listing(Filter(schedule_id=1)),
     # What belongs to a job, or depends on it.
-    "job_tags_of_job": writes(retention._delete, [1]),
+    "job_tags_of_job": writes(retention.delete_rows, [1]),
     "events_of_job": lambda jobs: jobs.moves(1, 100),
-    "idempotency_keys_of_job": writes(retention._delete, [1]),
+    "idempotency_keys_of_job": writes(retention.delete_rows, [1]),
     "idempotency_keys_by_age": writes(retention.forget_old, 1),
     "attempts_results": SWEEPS["files_in_use"],
     "bundles_by_content": reads(bundles.can_share, "d", 1),
