@@ -255,16 +255,14 @@ async def serve(
     *,
     new_database: bool = False,
 ) -> None:
-    """Run until SIGTERM or SIGINT.
+    """Run until SIGTERM or SIGINT. Raises CannotListen, WrongDatabase, FolderInUse,
+    DatabaseUnavailable, OSError, ValueError.
 
     Args:
         read: reads the settings again, at SIGHUP.
         ready: descriptor that gets the port and a newline once the server listens, and then a
             line of JSON for ``ferryman dev``.
         new_database: see :func:`server.store.data_folder.open_data`.
-
-    Raises:
-        CannotListen, WrongDatabase, FolderInUse, DatabaseUnavailable, OSError, ValueError
     """
     table = settings.server
     check_exposure(table.host, table.needs_token, "server")

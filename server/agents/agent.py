@@ -263,13 +263,11 @@ class Agent:
         raise NotImplementedError
 
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
-        """Download what an attempt left, ended or running, and check its digest.
+        """Download what an attempt left, ended or running, and check its digest. Raises
+        NoSuchPayload.
 
         Args:
             most: bytes that it is said to have; more are refused.
-
-        Raises:
-            NoSuchPayload
         """
         raise NotImplementedError
 
@@ -281,13 +279,10 @@ class Agent:
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         """Return once its processes are dead: the payload as it is then (None: the agent does not
-        say).
+        say). Raises NoSuchPayload.
 
         Args:
             key: that the payload must have; None: none is known.
-
-        Raises:
-            NoSuchPayload
         """
         raise NotImplementedError
 

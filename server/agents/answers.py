@@ -163,12 +163,10 @@ async def store(
     most: int | None = None,
 ) -> Fetched:
     """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
+    Raises Unreachable, OSError, TimeoutError.
 
     Args:
         most: bytes that were announced; more are not taken.
-
-    Raises:
-        Unreachable, OSError, TimeoutError
     """
     digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
     gone = partial(remove_quietly, to.path)

@@ -267,14 +267,11 @@ def requeue(
 
 def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
     """Queue a job that has failed or was cancelled again, with fresh retries. Its attempts, their
-    numbers and its history go on.
+    numbers and its history go on. Raises RetryRefused.
 
     Args:
         service: its service; None: the server has it no more.
         by: who asked for it.
-
-    Raises:
-        RetryRefused
     """
     code, why = "", ""
     if job.state is JobState.CLEANED or (job.ended and job.bundle is None):

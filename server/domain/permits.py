@@ -258,13 +258,10 @@ def ticket(
     ticket_id: str,
     origins: Collection[str],
 ) -> Ticket:
-    """The ticket that is asked for.
+    """The ticket that is asked for. Raises BadField, NotAllowed.
 
     Args:
         origins: to which ``return_to`` may lead.
-
-    Raises:
-        BadField, NotAllowed
     """
     _check_names(asked, TICKET_FIELDS)
     user = _text(asked, "user_id") or ""

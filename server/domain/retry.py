@@ -59,13 +59,11 @@ class RetryPolicy:
 
 
 def check_retry_reasons(texts: Iterable[str], *, retried: bool) -> None:
-    """Refuse what is neither a reason code nor an exit code of a failure, as in "exit:3".
+    """Refuse what is neither a reason code nor an exit code of a failure, as in "exit:3". Raises
+    ValueError.
 
     Args:
         retried: whether these are to be tried again, which some reasons never are.
-
-    Raises:
-        ValueError
     """
     for text in texts:
         if text not in _REASONS:

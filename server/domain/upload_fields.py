@@ -59,13 +59,11 @@ def given(fields: Mapping[str, str]) -> dict[str, str]:
 def check_field(
     name: str, value: str, services: Mapping[str, Service], principal: Principal
 ) -> Any:
-    """Refuse a field as soon as it is known to be wrong, or not the principal's to give.
+    """Refuse a field as soon as it is known to be wrong, or not the principal's to give. Raises
+    BadField, NotAllowed.
 
     Returns:
         What an optional field means; None for other ones, and for what was left empty.
-
-    Raises:
-        BadField, NotAllowed
     """
     if name in _MAY_BE_EMPTY and not value:
         return None

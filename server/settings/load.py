@@ -56,13 +56,11 @@ def of_record(record: ServiceRecord) -> Service:
 
 
 def check_tokens(table: ServerTable, *, others: bool) -> None:
-    """Refuse settings with which nobody could do anything, or anybody everything.
+    """Refuse settings with which nobody could do anything, or anybody everything. Raises
+    CannotListen.
 
     Args:
         others: whether there are operators' tokens that were made while the server ran.
-
-    Raises:
-        CannotListen
     """
     check_exposure(table.host, table.needs_token, "server")
     if not table.needs_token or table.all_tokens() or others:

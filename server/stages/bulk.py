@@ -74,13 +74,11 @@ class Bulk(Stage):
         before_id: int | None,
         most: int,
     ) -> tuple[list[int], int | None]:
-        """The next jobs that fit and that the principal may see, the newest first.
+        """The next jobs that fit and that the principal may see, the newest first. Raises
+        NotAllowed.
 
         Returns:
             Their numbers, and the ``before_id`` of what follows (None: nothing does).
-
-        Raises:
-            NotAllowed
         """
         if where.states is None:
             where = replace(where, among=AMONG.get(action))

@@ -50,13 +50,10 @@ class Delete(Stage):
     async def forget(self, principal: Principal, job_id: int) -> Job | None:
         """Delete a job in any state, for an operator. Both requests are written down first, so that
         a restart goes on with them: what cannot be cancelled now is deleted by the Cleaner once it
-        has ended.
+        has ended. Raises NoSuchJob, ChildOfBatch, StillNeeded.
 
         Returns:
             None: it is gone. Else the job, which will be as soon as none of its processes is alive.
-
-        Raises:
-            NoSuchJob, ChildOfBatch, StillNeeded
         """
         job = await self._database.read(jobs.get, job_id)
         if job.parent_id is not None:

@@ -132,16 +132,13 @@ class Deferral(Stage):
         self._children_of = children_of
 
     async def __call__(self, job: Job, ended: Move, result: Result) -> Move | bool:
-        """Defer the job.
+        """Defer the job. Raises OSError.
 
         Args:
             ended: the move to Completed that would be made else.
 
         Returns:
             Whether it was made. A move: to be made instead, because the children are not run.
-
-        Raises:
-            OSError
         """
         if not batch.may_fan_out(job):
             if job.gather:

@@ -105,11 +105,8 @@ class Schedules(Stage):
         content: ScratchFile,
         bundle: BundleSummary,
     ) -> Schedule:
-        """Add a schedule whose form is whole: its jobs are of this bundle.
-
-        Raises:
-            BadField, NotAllowed, BundleTooLarge, Conflict, StorageFull,
-            DayUsed, OverDay, OSError
+        """Add a schedule whose form is whole: its jobs are of this bundle. Raises BadField,
+        NotAllowed, BundleTooLarge, Conflict, StorageFull, DayUsed, OverDay, OSError.
         """
         own = job_fields(fields)
         cron, time_zone = " ".join(fields["cron"].split()), fields.get("time_zone") or "UTC"

@@ -154,16 +154,13 @@ class Services(Mapping[str, Service]):
         env: Mapping[str, str] | None,
         by: str,
     ) -> tuple[Service, bool]:
-        """Make a service, or replace its settings.
+        """Make a service, or replace its settings. Raises BadField, Conflict.
 
         Args:
             env: None: the variables that it has.
 
         Returns:
             The service, and whether it is new.
-
-        Raises:
-            BadField, Conflict
         """
         if not re.fullmatch(SERVICE_NAME, name):
             why = "a service's name is up to 64 of A-Z a-z 0-9 _ -, the first one no _ or -"

@@ -63,13 +63,10 @@ class Sessions(Stage):
         return self.configured(session.token_digest or "")
 
     async def log_in(self, principal: Principal, peer: str, once: UsedTicket | None = None) -> str:
-        """Begin a session of somebody who has shown a token. Returns its text.
+        """Begin a session of somebody who has shown a token. Returns its text. Raises LoginUsed.
 
         Args:
             once: what logs in once.
-
-        Raises:
-            LoginUsed
         """
         if once is not None and not await self._database.write(rows.use_ticket, once):
             raise LoginUsed

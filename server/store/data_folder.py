@@ -133,13 +133,11 @@ def is_older(marks: copies.Marks, record: copies.Marks) -> bool:
 async def open_data(
     table: ServerTable, machine: Clock, stack: AsyncExitStack, *, new_database: bool = False
 ) -> tuple[PersistentClock, Database, RecordKeeper]:
-    """Open them in the locked folder; the stack closes them.
+    """Open them in the locked folder; the stack closes them. Raises WrongDatabase,
+    DatabaseUnavailable, OSError.
 
     Args:
         new_database: the database is to be used even if it is new, or not that of the folder.
-
-    Raises:
-        WrongDatabase, DatabaseUnavailable, OSError
     """
     _check_mounts(table.data_dir)
     path = table.database

@@ -29,13 +29,10 @@ def append_cancel_requested(tx: Tx, job: Job, at: Micros, by: str) -> None:
 
 def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:
     """Store that a job is to be cancelled. From then on no child of it is claimed; the children are
-    cancelled afterwards, some in each transaction.
+    cancelled afterwards, some in each transaction. Raises NoSuchJob.
 
     Returns:
         The job, and False if it has ended, or was to be cancelled before.
-
-    Raises:
-        NoSuchJob
     """
     rows = tx.rows(
         """
@@ -55,7 +52,7 @@ def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]
 def retry(
     tx: Tx, job_id: int, rule: Callable[[Job], Move], most_queued: Callable[[Job], int]
 ) -> Job | None:
-    """Queue an ended job again.
+    """Queue an ended job again. Raises NoSuchJob, QueueFull.
 
     Args:
         rule: the move; raises what speaks against it.
@@ -63,9 +60,6 @@ def retry(
 
     Returns:
         None: its parent does not wait for it.
-
-    Raises:
-        NoSuchJob, QueueFull
     """
     job = jobs.get(tx, job_id)
     move, most = rule(job), most_queued(job)

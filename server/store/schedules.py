@@ -28,13 +28,11 @@ def all_schedules(tx: Tx) -> list[Schedule]:
 
 
 def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -> Schedule:
-    """Add a schedule, which refers to its bundle.
+    """Add a schedule, which refers to its bundle. Raises Conflict, StorageFull, DayUsed, OverDay,
+    BundleGone.
 
     Args:
         new: the columns that it is made with.
-
-    Raises:
-        Conflict, StorageFull, DayUsed, OverDay, BundleGone
     """
     user, now = new["user_id"], new["created_at"]
     of_user = tx.rows("SELECT id, name FROM schedules WHERE user_id = :user", {"user": user})
