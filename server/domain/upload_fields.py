@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from server.domain.access import check_may_read, check_upload
@@ -28,12 +28,12 @@ _MAY_BE_EMPTY: Final = (*OPTIONAL, "file", "bundle")
 """Swagger's page sends the fields of files as empty text while no file is chosen in them."""
 HEADER: Final = "idempotency_key"
 """Comes as the header ``Idempotency-Key``."""
-_POLICY: Final = {
+POLICY: Final = {
     name: one.asks.removeprefix("retry.")
     for name, one in FIELDS.items()
     if one.asks.startswith("retry.")
 }
-"""Field of an upload -> of the policy."""
+"""Field of an upload, and key of a service's settings -> of the policy."""
 _TIMES: Final = ("timeout", "queue_timeout", "heartbeat_timeout", "expires_after")
 
 
@@ -171,7 +171,7 @@ def _most(service: Service) -> dict[str, float]:
 
 def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:
     """The service's with what the upload says in its place; None: it says nothing."""
-    asked = {field: values[name] for name, field in _POLICY.items() if name in values}
+    asked = {field: values[name] for name, field in POLICY.items() if name in values}
     if not asked:
         return None
     both = [name for name in ("retry_delays", "backoff") if name in values]
@@ -184,10 +184,9 @@ def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:
         ):
             why = "it belongs to a backoff, and this job has none; give backoff, too, such as "
             raise invalid(name, f"{why}exponential")
-    start = {name: getattr(rules, name) for name in _POLICY.values()}
     if "retry_delays" in values:
-        start["backoff"] = None
-    return RetryPolicy(**start | asked)
+        asked["backoff"] = None
+    return replace(rules, **asked)
 
 
 def _batch(values: Mapping[str, Any], service: Service) -> BatchRequest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from pydantic import (
 
 from server.domain.retry import RETRIED, BackoffKind, RetryPolicy, check_retry_reasons
 from server.domain.service import SERVICE_NAME, Service
+from server.domain.upload_fields import POLICY
 from server.domain.webhooks import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses
 from server.settings.users import UserTable, check_users
@@ -244,40 +246,22 @@ class ServiceTable(Section):
         return value
 
     def service(self, name: str) -> Service:
-        return Service(
-            name=name,
-            runs_per_user=self.runs_per_user,
-            max_runs=self.max_runs,
-            queued_per_user=self.queued_per_user,
-            timeout_s=self.timeout,
-            queue_timeout_s=self.queue_timeout,
-            expires_after_s=self.expires_after,
-            forget_after_s=self.forget_after,
-            heartbeat_timeout_s=self.heartbeat_timeout,
-            retry=RetryPolicy(
-                retries=self.retries,
-                delays_s=self.retry_delays,
-                backoff=self.backoff,
-                delay_s=self.retry_delay,
-                max_delay_s=self.max_retry_delay,
-                retry_on=frozenset(self.retry_on),
-                no_retry_on=frozenset(self.no_retry_on),
-            ),
-            max_retries=max(self.max_retries, self.retries),
-            infra_retries=self.infra_retries,
-            retry_later_delay_s=self.retry_later_delay,
-            retry_later_limit=self.retry_later_limit,
-            on_shutdown=self.on_shutdown
-            if self.infra_retries or "on_shutdown" in self.model_fields_set
-            else "stop",
-            dead_letter=self.dead_letter,
-            dead_letter_expires_after_s=self.dead_letter_expires_after,
-            max_children=self.max_children,
-            pack=self.pack,
-            env=_shown(self.env),
-            given=self._given(),
-            limits=self.limits.limits(),
-        )
+        """What it has under the names of its keys, durations with ``_s`` behind them, and more."""
+        keys = {one.name: one.name.removesuffix("_s") for one in dataclasses.fields(Service)}
+        fields = {one: getattr(self, key) for one, key in keys.items() if hasattr(self, key)}
+        policy = {one: getattr(self, key) for key, one in POLICY.items()}
+        policy |= {one: frozenset(policy[one]) for one in ("retry_on", "no_retry_on")}
+        fields |= {
+            "name": name,
+            "retry": RetryPolicy(**policy),
+            "max_retries": max(self.max_retries, self.retries),
+            "env": _shown(self.env),
+            "given": self._given(),
+            "limits": self.limits.limits(),
+        }
+        if not self.infra_retries and "on_shutdown" not in self.model_fields_set:
+            fields["on_shutdown"] = "stop"
+        return Service(**fields)
 
     def _given(self) -> frozenset[str]:
         """The keys that were set, those of ``limits`` as in ``limits.memory``."""
