@@ -106,19 +106,8 @@ def check_bytes(tx: Tx, user: str, size: int, most: int) -> None:
 
 
 def stored_bytes(tx: Tx, user_id: str) -> int:
-    """What bundles, of jobs and of schedules, and results of the user take."""
-    rows = tx.rows(
-        """
-        SELECT coalesce(sum(
-            CASE WHEN parent_id IS NULL THEN bundle_size ELSE 0 END + results_size
-        ), 0) + (
-            SELECT coalesce(sum(bundle_size), 0) FROM schedules WHERE user_id = :user_id
-        ) AS bytes
-        FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
-        """,
-        {"user_id": user_id},
-    )
-    return int(rows[0]["bytes"])
+    """As :func:`server.store.users.stored`, of one."""
+    return users.stored(tx, user_id)[user_id]
 
 
 def _add_batch(tx: Tx, job_id: int, batch: BatchRequest) -> None:

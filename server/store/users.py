@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from server.domain.allowances import day_of, over_day
@@ -57,17 +57,6 @@ _UPLOADED: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class UserLoad:
-    """Attributes:
-    stored: bytes that bundles and results take.
-    uploaded: bytes of bundles that were uploaded today.
-    """
-
-    stored: int = 0
-    uploaded: int = 0
-
-
 def named(tx: Tx, first: str, most: int) -> list[str]:
     """Who has jobs, by name, from ``first`` on. Its cost does not depend on how many jobs
     there are.
@@ -85,25 +74,27 @@ def waiting(tx: Tx, service: str, most: int, most_jobs: int) -> dict[str, int]:
     return {row["user_id"]: row["jobs"] for row in rows}
 
 
-def loads(tx: Tx, users: Sequence[str], at: Micros) -> Mapping[str, UserLoad]:
-    """What these users have, on the day of ``at``."""
-    stored = dict.fromkeys(users, 0)
-    uploaded = dict.fromkeys(users, 0)
+def stored(tx: Tx, *users: str) -> Counter[str]:
+    """Bytes that bundles, of jobs and of schedules, and results of each user take."""
+    return _bytes(tx, users, _STORED) + _bytes(tx, users, _OF_SCHEDULES)
+
+
+def uploaded(tx: Tx, at: Micros, *users: str) -> Counter[str]:
+    """Bytes of bundles that were uploaded for each user on the day of ``at``."""
+    return _bytes(tx, users, _UPLOADED, day=day_of(at))
+
+
+def _bytes(tx: Tx, users: Sequence[str], sql: str, **more: int) -> Counter[str]:
+    found = Counter[str]()
     for names, params in chunks(users):
-        for sql, found in ((_STORED, stored), (_OF_SCHEDULES, stored), (_UPLOADED, uploaded)):
-            values = params | ({"day": day_of(at)} if found is uploaded else {})
-            for row in tx.rows(sql.format(names=names), values):
-                found[row["user_id"]] += row["bytes"]
-    return {user: UserLoad(stored[user], uploaded[user]) for user in users}
+        rows = tx.rows(sql.format(names=names), params | more)
+        found |= Counter({row["user_id"]: row["bytes"] for row in rows})
+    return found
 
 
 def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:
     """Bytes of bundles that were uploaded for the user on the day of ``at``."""
-    rows = tx.rows(
-        "SELECT bytes FROM uploaded WHERE user_id = :user_id AND day = :day",
-        {"user_id": user_id, "day": day_of(at)},
-    )
-    return int(rows[0]["bytes"]) if rows else 0
+    return uploaded(tx, at, user_id)[user_id]
 
 
 def check_uploads(tx: Tx, user_id: str, size: int, most: int, at: Micros) -> None:

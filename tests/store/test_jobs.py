@@ -15,7 +15,6 @@ from server.domain.upload_fields import TooManyTags
 from server.store.inserts import insert_job
 from server.store.listed import Filter
 from server.store.statements import TOTALS
-from server.store.users import UserLoad
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState, Limits, Reason, Usage
@@ -294,11 +293,12 @@ async def test_users_are_listed_by_name_with_what_each_has(jobs: Store) -> None:
         ("zz", 10, []),
     ):
         assert await jobs.users(begin, most) == found
-    loads = await jobs.user_loads(["ann", "bob", "none"], 0)
-    assert loads["none"] == UserLoad()
+    stored = await jobs.stored_of("ann", "bob", "none")
+    uploaded = await jobs.uploaded_of(0, "ann", "bob", "none")
+    assert (stored["none"], uploaded["none"]) == (0, 0)
     for user in ("ann", "bob"):
-        assert loads[user].stored == await jobs.stored(user) > 0
-        assert loads[user].uploaded == await jobs.uploaded(user, 0) > 0
+        assert stored[user] == await jobs.stored(user) > 0
+        assert uploaded[user] == await jobs.uploaded(user, 0) > 0
 
 
 async def test_who_waits_is_listed_for_a_service(jobs: Store) -> None:

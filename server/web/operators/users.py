@@ -42,12 +42,14 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     found = await context.database.read_list(users.named, first, _ROWS + 1)
     shown = found[:_ROWS]
     now = context.clock.now()
-    loads = await context.database.read_list(users.loads, list({*busy, *shown}), now)
+    stored = await context.database.read_list(users.stored, *{*busy, *shown})
+    uploaded = await context.database.read_list(users.uploaded, now, *{*busy, *shown})
 
     def view(name: str) -> dict[str, Any]:
         return {
             "name": name,
-            "load": loads[name],
+            "stored": stored[name],
+            "uploaded": uploaded[name],
             "waiting": f"{queued[name]:,}",
             "allowed": context.settings.allowances.of(name),
         }
