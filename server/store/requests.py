@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from typing import Any
 
 from server.domain.errors import QueueFull
 from server.domain.jobs import Job, Move
@@ -15,16 +16,8 @@ from server.store.events import append_new_event
 from server.store.queue import count_queued
 from server.store.statements import changed, queued
 from shared.clock import Micros
-from shared.sql import Tx
+from shared.sql import Row, Tx
 from shared.wire import JobState
-
-
-def append_cancel_requested(tx: Tx, job: Job, at: Micros, by: str) -> None:
-    """The event of a request to cancel."""
-    event = NewEvent(
-        "job.cancel_requested", f"{by or 'the server'} asked to cancel it", fields={"by": by}
-    )
-    append_new_event(tx, job.key, job.state, job.agent, at, event)
 
 
 def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:
@@ -43,10 +36,8 @@ def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]
     )
     if not rows:
         return jobs.get(tx, job_id), False
-    job = records.job(rows[0])
-    append_cancel_requested(tx, job, at, by)
-    changed(tx, job)
-    return job, True
+    message = f"{by or 'the server'} asked to cancel it"
+    return _changed(tx, rows[0], at, "job.cancel_requested", message, by=by), True
 
 
 def retry(
@@ -78,15 +69,12 @@ def change_service(tx: Tx, job_id: int, service: str, at: Micros, by: str) -> Jo
     was = tx.rows("SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values)
     if not was or was[0]["service"] == service:
         return jobs.get(tx, job_id)
-    rows = tx.rows("UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values)
-    job = records.job(rows[0])
+    [row] = tx.rows("UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values)
     fields = {"by": by, "service": service, "service_before": was[0]["service"]}
-    event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
-    append_new_event(tx, job.key, job.state, job.agent, at, event)
+    job = _changed(tx, row, at, "job.moved", f"{by} moved it to service {service}", **fields)
     if job.state is JobState.QUEUED:
         queued(tx, was[0]["service"], job.user_id, -1)
         queued(tx, service, job.user_id, 1)
-    changed(tx, job)
     return job
 
 
@@ -101,11 +89,7 @@ def request_delete(tx: Tx, job_id: int, at: Micros, by: str) -> Job:
     )
     if not rows:
         return jobs.get(tx, job_id)
-    job = records.job(rows[0])
-    event = NewEvent("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
-    append_new_event(tx, job.key, job.state, job.agent, at, event)
-    changed(tx, job)
-    return job
+    return _changed(tx, rows[0], at, "job.delete_requested", f"{by} asked to delete it", by=by)
 
 
 def to_delete(tx: Tx, limit: int) -> list[Job]:
@@ -132,7 +116,7 @@ def change_tags(
         raise tags
     if tags == job.tags:
         return job
-    rows = tx.rows(
+    [row] = tx.rows(
         "UPDATE jobs SET tags = :tags WHERE id = :id RETURNING *",
         {"id": job_id, "tags": json.dumps(tags)},
     )
@@ -144,9 +128,14 @@ def change_tags(
     for tag in set(tags) - set(job.tags):
         insert(tx, "job_tags", {"tag": tag, "job_id": job_id})
     message = f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
-    event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
-    append_new_event(tx, job.key, job.state, job.agent, at, event)
-    job = records.job(rows[0])
+    return _changed(tx, row, at, "job.tagged", message, by=by, tags=list(tags))
+
+
+def _changed(tx: Tx, row: Row, at: Micros, event: str, message: str, **fields: Any) -> Job:
+    """The job of a row that was just changed, with an event that says so."""
+    job = records.job(row)
+    new = NewEvent(event, message, fields=fields)
+    append_new_event(tx, job.key, job.state, job.agent, at, new)
     changed(tx, job)
     return job
 
