@@ -118,9 +118,9 @@ class Server:
                 of.poll.stop,
                 of.get.stop,
                 of.agents.stop,
-                of.statistics.stop,
+                of.statistics.write,
                 of.tokens.write_uses,
-                of.audit.stop,
+                of.audit.write,
             ]
         )
 

@@ -123,7 +123,7 @@ class Supervisor:
         self._tasks = [asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in loops]
         self._following = [asyncio.create_task(one(self._stop)) for one in followers]
 
-    async def stop(self, stages: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    async def stop(self, stages: Sequence[Callable[[], Awaitable[object]]]) -> None:
         """End sweeps where they end, cancel followers, then stop the stages, one by one."""
         self._stop.set()
         for loop in self.loops:

@@ -215,15 +215,10 @@ class Registry:
         self._heartbeats.pop(client.name, None)
 
     def mark_up(self, client: Agent, health: AgentHealth) -> None:
-        """It was reached."""
+        """It was reached, and says this of itself."""
         client.reached()
         client.heard_at = self._clock.now()
-        self.mark_health(client, health)
-
-    def mark_health(self, client: Agent, health: AgentHealth) -> None:
-        """What it says of itself."""
-        client.health = health
-        client.unhealthy = ""
+        client.health, client.unhealthy = health, ""
         if health.status != "ok" or not health.ready:
             well = health.draining or health.status == "ok"
             how = "gets no new jobs" if well else "is unhealthy"

@@ -85,7 +85,3 @@ class AuditTrail(Stage):
         """Entries with a lower number, the newest first, up to this moment."""
         await self.write()
         return await self._database.read_list(audit.page, which, limit, before)
-
-    async def stop(self) -> None:
-        """Write what there is."""
-        await self.write()

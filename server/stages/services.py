@@ -6,9 +6,9 @@ which all servers read.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ class Services(Mapping[str, Service]):
         self._wakeups = wakeups
         self._known: dict[str, ServiceRecord] = {}
         self._now: Mapping[str, Service] = {}
-        self._replace(set())
+        self.settings_changed()
 
     def __getitem__(self, name: str) -> Service:
         return self._now[name]
@@ -77,40 +77,22 @@ class Services(Mapping[str, Service]):
         """Read what operators decided before this start."""
         records = await self._database.read(services.all_services)
         self._known = {one.name: one for one in records}
-        self._replace(set(self._known))
+        self.settings_changed()
 
     def settings_changed(self) -> None:
-        """Use what the file says now for new work, in place of what it said before."""
-        self._replace(set(self._known))
-
-    def _replace(self, to_read: set[str]) -> None:
-        """Put the services together again.
-
-        Args:
-            to_read: those whose rows have to be read again.
-        """
+        """Put the services together again, of what the file and the rows say now."""
         now = dict(self._settings.services)
         for record in self._known.values():
-            in_file = self._settings.services.get(record.name)
-            before = self._now.get(record.name)
-            if in_file is not None:
-                now[record.name] = _decided(in_file, record)
-            elif record.settings is None:
-                continue
-            elif before is not None and not before.in_file and record.name not in to_read:
-                now[record.name] = before
-            else:
+            service = now.get(record.name)
+            if service is None and record.settings is not None:
                 try:
                     service = of_record(record)
-                except SettingsError as problem:
-                    # Written by a newer server, perhaps: what is known of it still holds.
+                except SettingsError as problem:  # a newer server wrote it, perhaps
                     log.warning("service.unreadable", service=record.name, why=str(problem))
-                    service = before or Service(record.name)
-                    if before is None:
-                        record = dataclasses.replace(
-                            record, paused=True, paused_message=_UNREADABLE, retired=True
-                        )
-                service = dataclasses.replace(service, in_file=False)
+                    service, why = Service(record.name), _UNREADABLE
+                    record = replace(record, paused=True, paused_message=why, retired=True)
+                service = replace(service, in_file=False)
+            if service is not None:
                 now[record.name] = _decided(service, record)
         applied = {name: self._settings.allowances.applied(one) for name, one in now.items()}
         self._now = MappingProxyType(applied)
@@ -172,13 +154,8 @@ class Services(Mapping[str, Service]):
             why = f"there are {_MAX_SERVICES} services, which is the most: retire some of them"
             raise Conflict("too_many_services", why)
         record = (known.record if known else None) or ServiceRecord(name)
-        wanted = dataclasses.replace(
-            record,
-            settings=settings,
-            env=record.env if env is None else env,
-        )
         try:
-            of_record(wanted)
+            of_record(replace(record, settings=settings, env=record.env if env is None else env))
         except SettingsError as problem:
             key = str(problem).partition(":")[0]
             raise BadField(key, "invalid_settings", str(problem)) from None
@@ -215,7 +192,7 @@ class Services(Mapping[str, Service]):
 
     def _keep(self, record: ServiceRecord) -> None:
         self._known[record.name] = record
-        self._replace({record.name})
+        self.settings_changed()
 
     def _refuse_in_file(self, name: str, what: str) -> None:
         if name in self._settings.services:
@@ -225,7 +202,7 @@ class Services(Mapping[str, Service]):
 
 def _decided(service: Service, record: ServiceRecord) -> Service:
     """The service with what its row says apart from settings."""
-    return dataclasses.replace(
+    return replace(
         service,
         paused=record.paused,
         paused_message=record.paused_message,

@@ -66,17 +66,14 @@ class Statistics(Stage):
         at = begin_of(self._clock.now())
         for service, numbers in (await self._gauges()).items():
             self._counts.add(at, service, dict(numbers))
-        return await self._write()
+        return await self.write()
 
     def until_next_s(self) -> float:
         """Until a new minute begins."""
         return _MINUTE_S - self._clock.now() % (_MINUTE_S * SECOND) / SECOND
 
-    async def stop(self) -> None:
-        """Write what was counted since the latest minute began."""
-        await self._write()
-
-    async def _write(self) -> int:
+    async def write(self) -> int:
+        """Write what was counted since the last call."""
         taken = self._counts.take()
         try:
             before = self._clock.now() - KEPT_S * SECOND

@@ -163,7 +163,7 @@ class SimAgent(Agent):
         """Its sandbox breaks, or is well again."""
         self.well = not self.well
         if self.up:
-            self._world.registry.mark_health(self, self.state)
+            self._world.registry.mark_up(self, self.state)
 
     def forge(self) -> None:
         """It has the result of another bundle under a key that the server is about to use, as after

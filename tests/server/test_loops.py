@@ -199,15 +199,15 @@ async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() ->
     counted = {"uploaded": 2, "uploaded_bytes": 9, "queued": 4, "running": 2}
     at = now - now % (600 * SECOND)
     written = {(at, ALL): {"samples": 1, **counted}, (at, "s"): counted}
-    await statistics.stop()
+    await statistics.write()
     assert [one.args[1] for one in numbers.add.await_args_list] == [written, {}]
     numbers.measures.jobs.uploaded(now, "s")
     numbers.add.side_effect = OSError
     with pytest.raises(OSError):  # noqa: PT011 - the fake's
-        await statistics.stop()
+        await statistics.write()
     numbers.add.side_effect = None
     numbers.measures.jobs.uploaded(now, "s")
-    await statistics.stop()
+    await statistics.write()
     assert {one["uploaded"] for one in numbers.add.await_args.args[1].values()} == {2}
     await numbers.clock.advance(60 - now / SECOND % 60 + 5)
     assert statistics.until_next_s() == 55, "when a minute begins"
