@@ -14,14 +14,14 @@ from aiohttp import web
 from server.domain import states
 from server.domain.access import Area
 from server.domain.agents import AgentError
-from server.domain.errors import NotAllowed
+from server.domain.errors import BadField, NotAllowed
 from server.domain.jobs import FileKind, Job
 from server.domain.permits import Shows
 from server.http import documents
 from server.http.context import Context
 from server.http.files import MAX_ATTEMPT
 from server.http.logs import nothing_left
-from server.http.params import WAIT, flag, flag_param, int_param, whole
+from server.http.params import WAIT, choice, flag, flag_param, int_param, whole
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job, wait_for_job
 from server.http.results import cleaned, send_batch, send_result
@@ -76,18 +76,19 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
 async def result(request: web.Request, context: Context) -> web.StreamResponse:
     """The result with plain HTTP meanings; or what one attempt, or the children, have left."""
     of_children = flag_param(request, "children")
+    only_new = _only_new(request)
     if of_children or "attempt" in request.query:
         if request[PRINCIPAL].role is Role.LINK:
             raise NotAllowed("a signed link is good for the job's own result")
         job = await requested_job(request, context)
         if of_children:
-            return await _of_children(request, context, job)
-        return await _of_attempt(request, context, job)
+            return await _of_children(request, context, job, only_new=only_new)
+        return await _of_attempt(request, context, job, only_new=only_new)
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is JobState.COMPLETED and job.result is not None:
-        return await send_result(request, context, job, job.result)
+        return await send_result(request, context, job, job.result, only_new=only_new)
     if job.state is JobState.COMPLETED and job.deferred:
-        return await send_batch(request, context, job)
+        return await send_batch(request, context, job, only_new=only_new)
     if job.state is JobState.CLEANED:
         raise cleaned(job)
     if job.ended:
@@ -99,16 +100,30 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
     return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
 
 
-async def _of_attempt(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
+def _only_new(request: web.Request) -> bool:
+    """Whether files of the bundle that are as they were sent are left out."""
+    text = request.query.get("only")
+    if text not in (None, "new"):
+        raise BadField("only", "invalid_only", f"only should be new, not {text[:32]!r}")
+    return text is not None
+
+
+async def _of_attempt(
+    request: web.Request, context: Context, job: Job, *, only_new: bool
+) -> web.StreamResponse:
     """What an attempt left, also one that failed or was cancelled."""
     number = int_param(request, "attempt", 1, 1, MAX_ATTEMPT)
     attempt = await context.database.read(attempts.get, AttemptKey(job.id, number))
     if attempt.result is None:
         raise nothing_left(job, attempt)
-    return await send_result(request, context, job, attempt.result, attempt.number)
+    return await send_result(
+        request, context, job, attempt.result, attempt.number, only_new=only_new
+    )
 
 
-async def _of_children(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
+async def _of_children(
+    request: web.Request, context: Context, job: Job, *, only_new: bool
+) -> web.StreamResponse:
     """One ZIP of what the children have left by now."""
     batch = await context.database.read(batches.get, job.id)
     if batch is None or not batch.total:
@@ -116,7 +131,7 @@ async def _of_children(request: web.Request, context: Context, job: Job) -> web.
         raise Refusal(HTTPStatus.NOT_FOUND, "no_batch", message, job_id=job.id, state=job.state)
     if job.state is JobState.CLEANED:
         raise cleaned(job)
-    return await send_batch(request, context, job)
+    return await send_batch(request, context, job, only_new=only_new)
 
 
 async def bundle(request: web.Request, context: Context) -> web.StreamResponse:
@@ -148,6 +163,7 @@ _ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP, 304: None}
 _WHOSE: Final = {
     "attempt": whole("what this attempt left, whatever became of it", 1, MAX_ATTEMPT),
     "children": flag("1: of a parent, one ZIP of what its children have left by now"),
+    "only": choice("without the files of the bundle that are there as they were sent", ("new",)),
 }
 
 ROUTES: Final = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Final
 
@@ -11,9 +13,9 @@ from server.domain.jobs import FileKind, Job, Result
 from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal
-from server.stages.merged_results import Part, merged_results
+from server.stages.merged_results import Part, UnusableResult, given_bundle, merged_results
 from server.store import attempts, batches, jobs
-from shared.http.file_response import send_file
+from shared.http.file_response import requested_part, send_chunks, send_file, zip_headers
 from shared.ids import AttemptKey
 from shared.wire import JobState
 
@@ -21,12 +23,25 @@ _LEFT_OUT: Final = "left-out.txt"
 
 
 async def send_result(
-    request: web.Request, context: Context, job: Job, stored: Result, attempt: int | None = None
+    request: web.Request,
+    context: Context,
+    job: Job,
+    stored: Result,
+    attempt: int | None = None,
+    *,
+    only_new: bool = False,
 ) -> web.StreamResponse:
-    """A stored result: the job's, or that of one of its attempts."""
+    """A stored result: the job's, or that of one of its attempts. Files of its bundle that it
+    refers to are put together with it, unless only what is new is asked for.
+    """
     name = f"job-{job.id}" if attempt is None else f"job-{job.id}-attempt-{attempt}"
     if attempt is None and job.state is not JobState.COMPLETED:
         name += "-partial"
+    key = AttemptKey(job.id, attempt or job.attempt)
+    bundle = given_bundle(job)
+    if stored.inputs and bundle is not None and not only_new:
+        part = Part("", stored, bundle, job.bundle_folder)
+        return await _send_joined(request, context, job, part, key, f"{name}.zip")
     try:
         async with context.contents.local_copy(FileKind.RESULT, stored) as path:
             whole = context.storage.in_memory(FileKind.RESULT, stored.file)
@@ -34,10 +49,47 @@ async def send_result(
                 request, path, f"{name}.zip", stored.sha256, stored.section, whole
             )
     except FileNotFoundError:
-        raise await missing_result(context, job, attempt or job.attempt) from None
+        raise await missing_result(context, job, key.attempt) from None
 
 
-async def send_batch(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
+async def _send_joined(
+    request: web.Request, context: Context, job: Job, part: Part, key: AttemptKey, name: str
+) -> web.StreamResponse:
+    stored, bundle = part.result, part.bundle
+    assert bundle is not None, "there is nothing to put together"
+    what = f"{stored.sha256}/{bundle.digest}/{part.folder}"
+    etag = hashlib.sha256(what.encode()).hexdigest()
+    known = await context.database.read(attempts.joined_sha256, key, stored)
+    digest = hashlib.sha256() if known is None else None
+    headers = zip_headers(name, known, etag)
+    try:
+        async with merged_results(
+            context.contents, context.scratch, [part], run=context.reads.run
+        ) as merged:
+            wanted = requested_part(request, merged.size, etag, headers)
+            if isinstance(wanted, web.Response):
+                return wanted
+
+            def chunks(start: int, stop: int) -> AsyncGenerator[bytes, None]:
+                return merged.chunks(start, stop, digest)
+
+            response = await send_chunks(request, wanted, headers, chunks)
+    except UnusableResult as problem:
+        if problem.gone:
+            raise await missing_result(context, job, key.attempt) from None
+        message = (
+            f"the result of job {job.id} cannot be put together: {problem.why}; what is new of it "
+            f"is at /api/v1/jobs/{job.id}/result?only=new"
+        )
+        raise Refusal(HTTPStatus.CONFLICT, "unreadable_result", message) from problem
+    if digest is not None and wanted.status == HTTPStatus.OK and request.method == "GET":
+        await context.database.write(attempts.keep_joined, key, stored, digest.hexdigest())
+    return response
+
+
+async def send_batch(
+    request: web.Request, context: Context, parent: Job, *, only_new: bool = False
+) -> web.StreamResponse:
     """What the children left, each below a folder of its name; a file at the root names those that
     have no result, or none that can be read.
 
@@ -45,15 +97,21 @@ async def send_batch(request: web.Request, context: Context, parent: Job) -> web
         Refusal: as many as may be are being sent to the caller.
     """
     async with context.reads.batch_zips.turn():
-        return await _send(request, context, parent)
+        return await _send(request, context, parent, only_new=only_new)
 
 
-async def _send(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
-    results = await context.database.read_list(batches.child_results, parent.id)
-    parts = [Part(f"{name}/", result) for name, result in results if result is not None]
-    missing = [f"{name}/: there is none" for name, result in results if result is None]
+async def _send(
+    request: web.Request, context: Context, parent: Job, *, only_new: bool
+) -> web.StreamResponse:
+    children = await context.database.read_list(batches.child_results, parent.id)
+    parts = [
+        Part(f"{child.name}/", child.result, None if only_new else child.bundle, child.folder)
+        for child in children
+        if child.result is not None
+    ]
+    missing = [f"{child.name}/: there is none" for child in children if child.result is None]
     note = _LEFT_OUT
-    while any(note == name for name, _ in results):
+    while any(note == child.name for child in children):
         note = f"_{note}"
     async with merged_results(
         *(context.contents, context.scratch, parts),

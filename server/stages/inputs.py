@@ -14,7 +14,13 @@ from typing import Final
 
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.stages.merged_results import MergedResults, Part, UnusableResult, merged_results
+from server.stages.merged_results import (
+    MergedResults,
+    Part,
+    UnusableResult,
+    merged_results,
+    part_of,
+)
 from server.stages.stage import Stage
 from server.storage.scratch import ScratchFile
 from server.store import batches, jobs
@@ -97,16 +103,20 @@ class Inputs(Stage):
         if batch is not None and batch.total and not batch.has_gather:
             return await self._children(job_id, prefix)
         try:
-            result = (await self._database.read(jobs.get, job_id)).result
+            part = part_of(await self._database.read(jobs.get, job_id), prefix)
         except NoSuchJob:
-            result = None
-        if result is None:
+            part = None
+        if part is None:
             raise NoInputs(f"the result of job {job_id}, which it was to get, is gone")
-        return [Part(prefix, result)]
+        return [part]
 
     async def _children(self, parent_id: int, prefix: str) -> list[Part]:
-        results = await self._database.read_list(batches.child_results, parent_id)
-        return [Part(f"{prefix}{name}/", result) for name, result in results if result is not None]
+        children = await self._database.read_list(batches.child_results, parent_id)
+        return [
+            Part(f"{prefix}{child.name}/", child.result, child.bundle, child.folder)
+            for child in children
+            if child.result is not None
+        ]
 
 
 async def _write(merged: MergedResults, file: ScratchFile) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from server.domain.jobs import Bundle, FileKind, Result
+from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.storage.contents import Contents
 from server.storage.scratch import Scratch
 from shared.files.archives.merge import Merge, Source
 from shared.files.archives.zip_directory import Archive
+from shared.files.bundles.reader import Hash, hashed
 from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 
@@ -36,17 +37,34 @@ class Part:
     """Of the bundle: the root of the attempt, ending in "/"."""
 
 
+def part_of(job: Job, prefix: str) -> Part | None:
+    """What a job has left, in a folder; None: nothing."""
+    if job.result is None:
+        return None
+    return Part(prefix, job.result, given_bundle(job), job.bundle_folder)
+
+
+def given_bundle(job: Job) -> Bundle | None:
+    """Whose files are given with a job's result, as far as it refers to them; None: the job has
+    asked for what is new only.
+    """
+    return job.bundle if job.result_files == "all" else None
+
+
 class UnusableResult(Exception):
     """A result is gone or damaged.
 
     Attributes:
         part: which one.
         why: a phrase.
+        gone: it is not there, rather than damaged.
     """
 
-    def __init__(self, part: Part, why: str) -> None:
-        super().__init__(f"{part.prefix}: {why}")
-        self.part, self.why = part, why
+    def __init__(self, part: Part, problem: BundleError | FileNotFoundError) -> None:
+        self.gone = isinstance(problem, FileNotFoundError)
+        self.part = part
+        self.why = problem.message if isinstance(problem, BundleError) else "its result is gone"
+        super().__init__(f"{part.prefix}: {self.why}")
 
 
 class MergedResults:
@@ -80,9 +98,9 @@ class MergedResults:
                 async with self._paths(part) as paths:
                     await self._run(_add, self._merge, part, *paths)
             except (BundleError, FileNotFoundError) as problem:
-                unusable = UnusableResult(part, _why(problem))
+                unusable = UnusableResult(part, problem)
                 if self._note is None:
-                    raise unusable from problem
+                    raise unusable from None
                 self.left_out.append(part.prefix)
                 if len(problems) < _NOTED:
                     problems.append(str(unusable))
@@ -96,8 +114,13 @@ class MergedResults:
         await self._run(self._merge.end, self._note or "", text)
         self.size, self.entries = self._merge.size, self._merge.entries
 
-    async def chunks(self, start: int = 0, stop: int | None = None) -> AsyncGenerator[bytes, None]:
+    async def chunks(
+        self, start: int = 0, stop: int | None = None, digest: Hash | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """The bytes from ``start`` up to, not including, ``stop``.
+
+        Args:
+            digest: to which they are added.
 
         Raises:
             BundleError: a result has changed.
@@ -105,13 +128,13 @@ class MergedResults:
         """
         for number, first, last in self._merge.parts(start, self.size if stop is None else stop):
             if number == len(self._taken):
-                async for piece in self._pieces(self._merge.tail(first, last)):
+                async for piece in self._pieces(self._merge.tail(first, last), digest):
                     yield piece
                 return
             part = self._taken[number]
             async with self._paths(part) as paths:
                 pieces = _copy(self._merge, part, (number, first, last), *paths)
-                async for piece in self._pieces(pieces):
+                async for piece in self._pieces(pieces, digest):
                     yield piece
 
     @asynccontextmanager
@@ -124,7 +147,9 @@ class MergedResults:
                 bundle = await stack.enter_async_context(copy(FileKind.BUNDLE, part.bundle))
             yield result, bundle
 
-    async def _pieces(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    async def _pieces(self, pieces: Iterator[bytes], digest: Hash | None) -> AsyncIterator[bytes]:
+        if digest is not None:
+            pieces = hashed(pieces, digest)
         while (piece := await self._run(next, pieces, None)) is not None:
             if piece:
                 yield piece
@@ -186,7 +211,3 @@ def _source(part: Part, result: Path, bundle: Path | None) -> Iterator[Source]:
         if bundle is not None and part.bundle is not None:
             of = Archive(opened(bundle), 0, part.bundle.size)
         yield Source(part.prefix, archive, part.result.inputs, of, part.folder)
-
-
-def _why(problem: BundleError | FileNotFoundError) -> str:
-    return problem.message if isinstance(problem, BundleError) else "its result is gone"

@@ -107,6 +107,25 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
     return True
 
 
+def joined_sha256(tx: Tx, key: AttemptKey, result: Result) -> str | None:
+    """Digest of the ZIP of a result and what it refers to; None: not known yet."""
+    rows = tx.rows(
+        "SELECT joined_sha256 FROM attempts WHERE job_id = :job_id AND number = :number"
+        " AND result_file = :file",
+        {"job_id": key.job_id, "number": key.attempt, "file": result.file},
+    )
+    return rows[0]["joined_sha256"] if rows else None
+
+
+def keep_joined(tx: Tx, key: AttemptKey, result: Result, sha256: str) -> None:
+    """Remember it: the whole was sent."""
+    tx.rows(
+        "UPDATE attempts SET joined_sha256 = :sha256 WHERE job_id = :job_id AND number = :number"
+        " AND result_file = :file",
+        {"job_id": key.job_id, "number": key.attempt, "file": result.file, "sha256": sha256},
+    )
+
+
 def newest(tx: Tx, job_id: int, most: int | None = None) -> list[Attempt]:
     """The newest of the attempts that an agent took (None: all), the first one first."""
     rows = tx.rows(

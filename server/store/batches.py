@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
@@ -283,17 +283,40 @@ def children_of(
     ]
 
 
-def child_results(tx: Tx, parent_id: int) -> list[tuple[str, Result | None]]:
-    """Names and results of the children, in their order."""
+class ChildResult(NamedTuple):
+    """What a child has left.
+
+    Attributes:
+        bundle, folder: of which it has those files, too, that its result refers to; None: it has
+            asked for what is new only.
+    """
+
+    name: str
+    result: Result | None
+    bundle: Bundle | None
+    folder: str
+
+
+def child_results(tx: Tx, parent_id: int) -> list[ChildResult]:
+    """Those of the children, in their order."""
     rows = tx.rows(
         """
-        SELECT child_name, result_file, result_size, result_sha256, result_offset, result_inputs
+        SELECT child_name, result_file, result_size, result_sha256, result_offset, result_inputs,
+            bundle_file, bundle_size, bundle_digest, bundle_folder, result_files
         FROM jobs
         WHERE parent_id = :parent ORDER BY id
         """,
         {"parent": parent_id},
     )
-    return [(row["child_name"], records.result(row)) for row in rows]
+    return [
+        ChildResult(
+            row["child_name"],
+            records.result(row),
+            records.bundle(row) if row["result_files"] == "all" else None,
+            row["bundle_folder"],
+        )
+        for row in rows
+    ]
 
 
 _COLUMNS: Final = Columns(

@@ -229,6 +229,7 @@ _1: Migration = (
         output TEXT NOT NULL DEFAULT '{}',
         result_offset INTEGER NOT NULL DEFAULT 0,
         result_inputs INTEGER NOT NULL DEFAULT 0,
+        joined_sha256 TEXT,
         PRIMARY KEY (job_id, number)
     ) STRICT, WITHOUT ROWID
     """,

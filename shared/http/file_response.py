@@ -99,6 +99,23 @@ _CHUNK: Final = 1 << 17
 _SMALL: Final = 64 << 10
 
 
+def zip_headers(filename: str, sha256: str | None, etag: str | None) -> dict[str, str]:
+    """Of a ZIP that is to be saved under this name; its digest and its ETag, where it has them."""
+    headers = {
+        "Content-Type": "application/zip",
+        "Content-Disposition": f'attachment; filename="{filename}"; '
+        f"filename*=UTF-8''{quote(filename)}",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-cache" if etag else "no-store",
+    }
+    if sha256 is not None:
+        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+        headers["Repr-Digest"] = f"sha-256=:{digest}:"
+    if etag is not None:
+        headers |= {"ETag": f'"{etag}"', "Accept-Ranges": "bytes"}
+    return headers
+
+
 async def send_file(
     request: web.Request,
     path: Path,
@@ -114,34 +131,23 @@ async def send_file(
         sha256: hex digest of what is sent whole; None: a snapshot, neither cached nor resumed.
         section: what is sent is a part of the file: where it begins, and its size; None: all of it.
         whole: the file's content, where it is in memory.
-        etag: of what is sent whole, where its digest is not known.
+        etag: of what is sent whole; None: its digest.
 
     Raises:
         OSError: it cannot be read.
         Denied: it is another one than the request is about, or has nothing in the range.
     """
     offset, most = section or (0, None)
-    etag = sha256 or etag
+    etag = etag or sha256
     content: bytes | None
     if whole is not None:
         content = whole[offset:] if most is None else whole[offset : offset + most]
         size = len(content)
     else:
         size, content = await in_thread(_size_and_content, path, offset, most)
-    headers = {
-        "Content-Type": "application/zip",
-        "Content-Disposition": f'attachment; filename="{filename}"; '
-        f"filename*=UTF-8''{quote(filename)}",
-        "X-Content-Type-Options": "nosniff",
-        "Cache-Control": "private, no-cache" if etag else "no-store",
-    }
+    headers = zip_headers(filename, sha256, etag)
     part = Part(HTTPStatus.OK, 0, size, {})
-    if sha256 is not None:
-        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
-        headers["Repr-Digest"] = f"sha-256=:{digest}:"
     if etag is not None:
-        headers["ETag"] = f'"{etag}"'
-        headers["Accept-Ranges"] = "bytes"
         found = requested_part(request, size, etag, headers)
         if isinstance(found, web.Response):
             return found

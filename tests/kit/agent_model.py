@@ -33,6 +33,7 @@ class Payload:
         more: of its document, in place of what is here.
         logs: what it has written so far.
         changed: number of its last change.
+        inputs: lines of the list that its result ends with.
     """
 
     id: int
@@ -41,6 +42,7 @@ class Payload:
     digest: str | None
     status: PayloadState | str = PayloadState.RUNNING
     result: bytes = b""
+    inputs: int = 0
     more: dict[str, Any] = field(default_factory=dict)
     logs: dict[str, bytes] = field(default_factory=dict)
     started: bool | None = None
@@ -61,7 +63,8 @@ class Payload:
             return None
         digest = hashlib.sha256(self.result).hexdigest()
         children = 2 if (self.digest or "").startswith(FANS_OUT) else 0
-        return ResultInfo(size=len(self.result), sha256=digest, children=children)
+        size, inputs = len(self.result), self.inputs
+        return ResultInfo(size=size, sha256=digest, children=children, inputs=inputs)
 
     def doc(self, now: Micros = LONG_AGO) -> PayloadDoc:
         started = self.status != PayloadState.PREPARED if self.started is None else self.started

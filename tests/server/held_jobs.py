@@ -59,10 +59,18 @@ class Setting(ShownJob):
         return self.agent.held(f"{self.job_id}.{attempt}")
 
     async def end(
-        self, result: bytes | str, status: str = "Completed", attempt: int = 1, **more: Any
+        self,
+        result: bytes | str,
+        status: str = "Completed",
+        attempt: int = 1,
+        inputs: int = 0,
+        **more: Any,
     ) -> None:
-        """Its attempt has left this; a text is what it wrote."""
+        """Its attempt has left this, and as many files of its bundle as they were sent; a text is
+        what it wrote.
+        """
         held = self.held(attempt)
+        held.inputs = inputs
         held.status = status
         held.result = left(result, "") if isinstance(result, str) else result
         held.more = ({"exit_code": 3, "reason": "exit_code"} if status == "Failed" else {}) | more
@@ -76,7 +84,9 @@ class Setting(ShownJob):
 
 
 @asynccontextmanager
-async def running(where: Path | Served, extra: str = "", **fields: str) -> AsyncIterator[Setting]:
+async def running(
+    where: Path | Served, extra: str = "", files: dict[str, bytes] | None = None, **fields: str
+) -> AsyncIterator[Setting]:
     """A job that runs, on that server or in that folder on a new one with ``extra``."""
     async with AsyncExitStack() as stack:
         if isinstance(where, Path):
@@ -84,7 +94,7 @@ async def running(where: Path | Served, extra: str = "", **fields: str) -> Async
             caller = await stack.enter_async_context(serving(where, agent, extra=extra))
         else:
             caller, agent = where
-        job_id = await caller.upload(None, "my_service", **fields)
+        job_id = await caller.upload(files, "my_service", **fields)
         await caller.job(job_id, until="Running")
         yield Setting(caller, agent, job_id)
         if not isinstance(where, Path):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from server.domain.errors import NoSuchJob
-from server.domain.jobs import FileKind, Job, Result
+from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.stages.deferral import Children, children_of
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
@@ -23,6 +23,7 @@ from server.storage.contents import Contents
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
 from server.store import batches
+from shared.files.archives.inputs_list import list_line
 from shared.files.names import BundleError
 from tests.kit.clock import SimClock
 from tests.kit.each import each
@@ -196,7 +197,7 @@ class Place:
             raise NoSuchJob(job_id)
         return self.known[job_id]
 
-    async def stored(self, content: bytes | Mapping[str, bytes]) -> Result:
+    async def stored(self, content: bytes | Mapping[str, bytes], inputs: int = 0) -> Result:
         """A result that lies between others in its file."""
         whole = content if isinstance(content, bytes) else zipped(content)
 
@@ -206,7 +207,14 @@ class Place:
         async with self.storage.pending(FileKind.RESULT) as pending:
             name = await pending.put(file())
             pending.commit()
-        return Result(name, len(whole), "", 6)
+        return Result(name, len(whole), "", 6, inputs)
+
+    async def bundle(self, files: Mapping[str, bytes]) -> Bundle:
+        content = zipped(files)
+        async with self.storage.pending(FileKind.BUNDLE) as pending:
+            name = await pending.put(content)
+            pending.commit()
+        return Bundle(name, len(content), "")
 
     async def merged(self, parts: list[Part], note: str | None = None) -> dict[str, bytes]:
         async with merged_results(self.contents, self.scratch, parts, note=note) as whole:
@@ -217,10 +225,11 @@ class Place:
             assert archive.testzip() is None
             return {name: archive.read(name) for name in archive.namelist()}
 
-    async def given_inputs(self) -> None:
-        """Make what a job gets that wants those of job 1."""
-        async with self.inputs.of(job(inputs_from=(1,))):
-            pass
+    async def given_inputs(self) -> list[str]:
+        """Make what a job gets that wants those of job 1; the names of its files."""
+        async with self.inputs.of(job(inputs_from=(1,))) as made:
+            assert made is not None
+            return zipfile.ZipFile(made.file.path).namelist()
 
     async def children(self, result: bytes | Mapping[str, bytes]) -> Children:
         """Whom it brings, of 3 and 1000 bytes at most."""
@@ -258,6 +267,20 @@ async def test_each_result_has_a_folder_and_what_is_not_usable_is_named(place: P
     many = [Part(f"{number}/", GONE) for number in range(1_003)]
     note = (await place.merged(many, "note.txt"))["note.txt"].decode().splitlines()
     assert (len(note), note[-1]) == (1_002, "and 3 more")
+
+
+async def test_files_of_the_bundle_that_are_as_they_were_sent_are_given_on(place: Place) -> None:
+    sent = {"run.sh": b"x", "child/in": b"input", "child/gone": b"", "other/in": b""}
+    left = {"out": b"1", "inputs.sha256": list_line("0" * 64, "in")}
+    result, bundle = await place.stored(left, inputs=1), await place.bundle(sent)
+    parts = [Part("a/", result, bundle, "child/"), Part("b/", result)]
+    expected = {"a/in": b"input", "a/out": b"1", "b/out": b"1"}
+    assert await place.merged(parts) == expected
+    known = {"id": 1, "result": result, "bundle": bundle, "bundle_folder": "child/"}
+    place.known = {1: job(**known)}
+    assert await place.given_inputs() == ["inputs/1/in", "inputs/1/out"]
+    place.known = {1: job(result_files="changed", **known)}
+    assert await place.given_inputs() == ["inputs/1/out"], "it has asked for no more"
 
 
 async def test_what_a_job_was_to_get_and_cannot_is_named(

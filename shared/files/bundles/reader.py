@@ -36,7 +36,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 T = TypeVar("T")
 
 
-class _Hash(Protocol):
+class Hash(Protocol):
     def update(self, data: bytes, /) -> None: ...
 
 
@@ -47,7 +47,7 @@ def in_order(files: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
     return sorted(files, key=lambda file: file[0].split("/"))
 
 
-def hashed(pieces: Iterable[bytes], digest: _Hash) -> Iterator[bytes]:
+def hashed(pieces: Iterable[bytes], digest: Hash) -> Iterator[bytes]:
     """The same pieces, each added to the digest before it is handed on."""
     for piece in pieces:
         digest.update(piece)

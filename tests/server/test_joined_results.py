@@ -1,0 +1,144 @@
+"""Results of what is new or changed, given out with the files of their bundle that are there."""
+
+import base64
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from shared.files.archives.inputs_list import list_line
+from tests.kit.each import each
+from tests.kit.fake_agent import Served
+from tests.server.held_jobs import Setting, running, zipped
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BUNDLE = {"run.sh": b"#!/bin/sh\n", "data/in.txt": b"input\n" * 50, "gone": b"deleted by run.sh"}
+KEPT = ("run.sh", "data/in.txt")
+LEFT = {"out.txt": b"new", "data/new.txt": b"1", "stdout.log": b"hello\n", "stderr.log": b""}
+NOISE = os.urandom(200_000)
+"""More than is kept in memory, or sent at once."""
+
+
+def ending_with_list(left: Mapping[str, bytes], paths: Iterable[str] = KEPT) -> bytes:
+    whole = io.BytesIO(zipped(left))
+    digest = hashlib.sha256(b"").hexdigest()
+    with zipfile.ZipFile(whole, "a") as archive:
+        archive.writestr("inputs.sha256", b"".join(list_line(digest, path) for path in paths))
+    return whole.getvalue()
+
+
+@asynccontextmanager
+async def ended(
+    served: Served,
+    left: Mapping[str, bytes] = LEFT,
+    files: Mapping[str, bytes] = BUNDLE,
+    paths: Iterable[str] = KEPT,
+    status: str = "Completed",
+    **fields: str,
+) -> AsyncIterator[Setting]:
+    paths = list(paths)
+    async with running(served, files=dict(files), **fields) as here:
+        await here.end(ending_with_list(left, paths), status, inputs=len(paths))
+        await here.caller.job(here.job_id)
+        yield here
+
+
+def contents(body: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def of_both(left: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What is given out, without the receipt."""
+    return {path: BUNDLE[path] for path in KEPT} | {"nothing/": b""} | dict(left)
+
+
+def digest(body: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+async def download(here: Setting, route: str = "download", **headers: str) -> tuple[int, bytes]:
+    url = f"{here.caller.url}/{route}/{here.job_id}"
+    async with here.caller.session.get(url, headers=headers) as answer:
+        return answer.status, await answer.read()
+
+
+@each("left", [LEFT, LEFT | {"large": NOISE}])
+async def test_a_result_is_given_out_with_the_files_that_are_as_they_were_sent(
+    served: Served, left: dict[str, bytes]
+) -> None:
+    """And what run.sh deleted does not come back."""
+    async with ended(served, left) as here:
+        await here.get("result", Range="bytes=9-")
+        _, headers, _ = await here.get("result", "HEAD")
+        assert "repr-digest" not in headers, "that of a part is none"
+        status, whole = await download(here)
+        found = contents(whole)
+        assert found.pop("ferryman.json")
+        assert (status, found) == (200, of_both(left))
+        assert headers["content-length"] == str(len(whole))
+        for what in ("result", "result?attempt=1"):
+            _, again, body = await here.get(what)
+            assert (body, again["etag"]) == (whole, headers["etag"])
+            assert again["repr-digest"] == digest(whole), "known from the first whole send on"
+        size = len(whole)
+        for start, stop in ((0, 1), (5, 400), (size // 2, size), (size - 90, size - 1)):
+            _, part, body = await here.get("result", Range=f"bytes={start}-{stop - 1}")
+            assert (body, part["etag"]) == (whole[start:stop], headers["etag"])
+            assert part["content-range"] == f"bytes {start}-{stop - 1}/{size}"
+        status, _, body = await here.get("result", If_None_Match=headers["etag"])
+        assert (status, body) == (304, b"")
+
+
+async def test_what_is_new_is_given_out_alone_as_it_is_stored(served: Served) -> None:
+    async with ended(served) as here:
+        _, joined, _ = await here.get("result")
+        for what in ("result?only=new", "result?attempt=1&only=new"):
+            status, headers, body = await here.get(what)
+            assert (status, body) == (200, ending_with_list(LEFT))
+            assert headers["repr-digest"] == digest(body)
+            assert headers["etag"] != joined["etag"]
+        assert await here.refused("result?only=old") == (400, "invalid_only")
+    async with ended(served, result_files="changed") as here:
+        assert await download(here) == (200, ending_with_list(LEFT)), "it has asked for no more"
+
+
+async def test_what_failed_attempts_left_is_given_out_so_too(served: Served) -> None:
+    async with running(served, files=BUNDLE) as here:
+        for attempt in (1, 2):
+            started = partial(here.agent.starts.__contains__, f"{here.job_id}.{attempt}")
+            await here.agent.until(started)
+            left = ending_with_list({"attempt": b"%d" % attempt})
+            await here.end(left, "Failed", attempt, inputs=len(KEPT))
+        assert (await here.caller.job(here.job_id))["status"] == "Failed"
+        _, _, first = await here.get("result?attempt=1")
+        _, last = await download(here, "download_partial")
+        for number, body in ((b"1", first), (b"2", last)):
+            found = contents(body)
+            assert (found["attempt"], found["data/in.txt"]) == (number, BUNDLE["data/in.txt"])
+
+
+async def test_another_bundle_or_another_result_has_another_etag(served: Served) -> None:
+    tags = set()
+    cases = ((LEFT, BUNDLE), (LEFT | {"x": b""}, BUNDLE), (LEFT, BUNDLE | {"gone": b"x"}))
+    for left, files in cases:
+        async with ended(served, left, files) as here:
+            tags.add((await here.get("result", "HEAD"))[1]["etag"])
+    assert len(tags) == len(cases)
+
+
+async def test_a_result_that_does_not_fit_its_bundle_is_refused_but_for_what_is_new(
+    served: Served,
+) -> None:
+    async with ended(served, paths=[*KEPT, "never/sent"]) as here:
+        status, _, body = await here.get("result")
+        assert (status, b"unreadable_result" in body) == (409, True)
+        assert b"result?only=new" in body
+        assert (await here.get("result?only=new"))[0] == 200
