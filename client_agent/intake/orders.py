@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,14 +12,13 @@ from shared.files.bundles.format import BundleSummary
 from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.files.names import BundleError, UnsafeName, safe_path
 from shared.ids import AttemptKey
+from shared.variables import check_variable
 from shared.wire import (
     Order,
     PayloadsRequest,
 )
 
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED: Final = frozenset({"HOME", "TMPDIR"})
-_RESERVED_PREFIX: Final = "FERRYMAN_"
 MAX_VARIABLES: Final = 256
 MAX_ENV_BYTES: Final = 48 << 10
 """Of names and values together; an order has at most MAX_ORDER_BYTES."""
@@ -134,12 +132,10 @@ def _check_env(env: dict[str, str]) -> None:
         MAX_ENV_BYTES
     ):
         why = f"names and values take more than {MAX_ENV_BYTES} bytes"
-    for name, value in env.items():
-        if not _VARIABLE.fullmatch(name):
-            why = f"{name[:64]!r} is not a name of a variable: letters, digits and _"
-        elif name in _RESERVED or name.startswith(_RESERVED_PREFIX):
-            why = f"{name[:64]} is set by the agent"
-        elif "\0" in value:
-            why = f"the value of {name} has a NUL character"
+    try:
+        for name, value in env.items():
+            check_variable(name, value, _RESERVED)
+    except ValueError as problem:
+        why = str(problem)
     if why:
         raise Refused(400, "invalid_order", f"order: env: {why}")

@@ -15,18 +15,7 @@ from client_agent.payloads.payload import Payload
 from client_agent.run.context import AgentContext
 from client_agent.sandbox.base import Ahead, Grant, Pack, Workspace
 from client_agent.sandbox.pack.pack import UNSAFE
-from client_agent.sandbox.process.chain import OWN
 from shared.files.bundles.format import META
-
-
-def known_ahead(payload: Payload, grant: Grant) -> Ahead:
-    """What is known of the launch before the bundle is unpacked."""
-    common = {
-        name: value
-        for name, value in variables(payload, None, grant, "").items()
-        if not name.startswith(OWN)
-    }
-    return Ahead(launch_argv(payload), common, payload.timeout_s, grant)
 
 
 def launch_argv(payload: Payload) -> tuple[str, ...]:
@@ -104,7 +93,8 @@ class Sandboxes:
 
     async def _alone(self, payload: Payload) -> Workspace:
         grant = self._context.grants.for_service(payload.service)
-        name, ahead = str(payload.id), known_ahead(payload, grant)
+        name = str(payload.id)
+        ahead = Ahead(launch_argv(payload), payload.timeout_s, grant)
         return await self._context.sandbox.prepare(name, self._worker, payload.limits, ahead)
 
     @property

@@ -170,7 +170,7 @@ class Launch:
     """What to run, and how long."""
 
     argv: Sequence[str]
-    """Program and arguments as seen inside. Never a shell command that contains user data."""
+    """Bash and its arguments as seen inside. Never a shell command that contains user data."""
     env: Mapping[str, str]
     """Variables that the agent sets."""
     timeout_s: float
@@ -199,15 +199,8 @@ class Ahead:
     gate."""
 
     argv: Sequence[str]
-    env: Mapping[str, str]
-    """Variables of :attr:`Launch.env` that are the same for each attempt of its kind."""
     timeout_s: float
     grant: Grant = field(default_factory=Grant)
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """The variables of the grant and of ``env``, which has priority."""
-        return {**self.grant.env, **self.env}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from client_agent.sandbox.base import NONE, SOFT, Launch, Process, SandboxBroken, SelfTestReport
@@ -18,7 +18,7 @@ from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroups import kill_group
 from client_agent.sandbox.limits.meter import Gauge
-from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY, gated
+from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.wire import Limits
 
@@ -63,7 +63,7 @@ class NoSandbox(HostSandbox):
 
 
 class UnsandboxedWorkspace(HostWorkspace):
-    """Starts ``sh JOIN → setpriv → sh GATE → env -i → program``."""
+    """Starts ``sh JOIN → setpriv → env -i → bash, with its gate``."""
 
     def __init__(self, sandbox: NoSandbox, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)
@@ -74,9 +74,12 @@ class UnsandboxedWorkspace(HostWorkspace):
     async def start(self, launch: Launch) -> Process:
         if any(str(source) != target for source, target in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
-        start = self.new_start(without_bwrap=True)
+        rlimits = self.rlimits(launch.timeout_s)
+        if self.uid is None:
+            del rlimits["nproc"]
+        start = self.new_start(rlimits, without_bwrap=True)
         try:
-            start.spawn(self._command(launch), (), cwd=self.path)
+            start.spawn(self._command(launch.argv, start.env), (), cwd=self.path)
         except BaseException:
             start.close()
             raise
@@ -89,25 +92,15 @@ class UnsandboxedWorkspace(HostWorkspace):
     def is_dead(self) -> bool:
         return super().is_dead() and (self._processes is None or not self._processes.kill_all())
 
-    def _command(self, launch: Launch) -> list[str]:
+    def _command(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
         join = [] if self.group is None else self.group.join_files
         command = ["/bin/sh", "-c", JOIN, "join", *join, "--"]
         command += [find_program("setpriv", "util-linux"), "--pdeathsig=KILL"]
         if self.uid is not None:
             command += [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
-        env = {
-            "PATH": PATH,
-            "HOME": str(self.path),
-            "LANG": "C.UTF-8",
-            "TMPDIR": TEMPORARY[0],
-            **launch.variables,
-        }
-        rlimits = self.rlimits(launch.timeout_s)
-        if self.uid is None:
-            del rlimits["nproc"]
-        variables = [f"{name}={value}" for name, value in env.items()]
-        program = [find_program("env", "coreutils"), "-i", *variables, *launch.argv]
-        return [*command, "--", *gated(program, rlimits)]
+        own = {"PATH": PATH, "HOME": self.path, "LANG": "C.UTF-8", "TMPDIR": TEMPORARY[0], **env}
+        variables = [f"{name}={value}" for name, value in own.items()]
+        return [*command, "--", find_program("env", "coreutils"), "-i", *variables, *argv]
 
 
 class ProcessSet(Gauge):

@@ -159,18 +159,16 @@ class HostWorkspace(ABC):
                 return
         log.warning("cgroup.not_removed", attempt=self.name)
 
-    def new_start(self, *, without_bwrap: bool = False) -> Start:
+    def new_start(self, rlimits: Mapping[str, int] | None, *, without_bwrap: bool = False) -> Start:
         """A start of the job's chain of programs."""
         clock, settings = self._resources.clock, self._resources.settings
         pidfd.become_subreaper()
-        return Start(self._record_init, clock, settings, without_bwrap=without_bwrap)
+        return Start(self._record_init, clock, settings, rlimits, without_bwrap=without_bwrap)
 
-    async def hand_over(
-        self, start: Start, launch: Launch, opening: bytes = b"go\n"
-    ) -> SpawnedProcesses:
+    async def hand_over(self, start: Start, launch: Launch) -> SpawnedProcesses:
         """What waits at its gate. Raises OSError if a log cannot be stored; then it is ended."""
         try:
-            return start.hand_over(launch, self.logs(launch), opening)
+            return start.hand_over(launch, self.logs(launch))
         except BaseException:
             await start.abandon()
             raise
@@ -190,7 +188,7 @@ class HostWorkspace(ABC):
             self._resources.work_folders.record_init(self.folder, init)
 
     def rlimits(self, timeout_s: float) -> dict[str, int]:
-        """For :func:`client_agent.sandbox.process.chain.gated`."""
+        """Of each process inside, see :func:`client_agent.sandbox.process.chain.set_limits`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         rlimits = {
             "nproc": limits.pids + (NPROC_MARGIN if "pids" in hard else 0),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field, field_validator
 
@@ -13,9 +12,8 @@ from client_agent.sandbox.bubblewrap.command import checked_mount_target
 from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
 from shared.settings.base import Section, StringList
 from shared.units.sizes import Size
+from shared.variables import check_variable
 
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED_PREFIX: Final = "FERRYMAN_"
 _DEFAULT: Final = SandboxSettings()
 
 
@@ -44,18 +42,9 @@ class GrantSettings(Section):
 
     @field_validator("env")
     @classmethod
-    def _check_names(cls, value: Any) -> Any:
-        for name in value or ():
-            if not _VARIABLE.fullmatch(name) or name.startswith(_RESERVED_PREFIX):
-                raise ValueError(f"{name!r} cannot be the name of a job's variable")
-        return value
-
-    @field_validator("env")
-    @classmethod
-    def _check_values(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+    def _check_variables(cls, value: dict[str, str] | None) -> dict[str, str] | None:
         for name, text in (value or {}).items():
-            if "\0" in text:
-                raise ValueError(f"{name} has a NUL in it")
+            check_variable(name, text)
         return value
 
     @field_validator("allow")

@@ -35,15 +35,14 @@ from shared.settings.secrets import Secret
 from shared.units.durations import Duration
 from shared.units.rates import UNLIMITED, RateLimit
 from shared.units.sizes import Size
+from shared.variables import check_variable
 from shared.wire import OnShutdown
 
 MAX_VARIABLES: Final = 128
 """In one table; an agent takes two such tables."""
 MAX_BYTES: Final = 16 << 10
 """Of a table of variables as JSON; two of them fit into the order that an agent gets."""
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED: Final = frozenset({"HOME", "LANG", "PATH", "PWD", "TMPDIR"})
-_RESERVED_PREFIX: Final = "FERRYMAN_"
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
@@ -55,15 +54,7 @@ def check_variables(variables: Mapping[str, str]) -> None:
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"{len(variables)} variables, at most {MAX_VARIABLES} are taken")
     for name, value in variables.items():
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"{name[:64]!r} cannot be the name of a variable: write up to 128 of "
-                "A-Z a-z 0-9 _, the first one no digit"
-            )
-        if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
-            raise ValueError(f"{name[:64]} is reserved: Ferryman sets it for each job")
-        if "\0" in value:
-            raise ValueError(f"{name} has a NUL in its value")
+        check_variable(name, value, _RESERVED)
     if len(json.dumps(dict(variables))) > MAX_BYTES:
         raise ValueError(f"its variables take more than {MAX_BYTES >> 10} KiB")
 

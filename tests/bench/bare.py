@@ -15,7 +15,7 @@ from client_agent.sandbox.base import Launch, SandboxSettings
 from client_agent.sandbox.bubblewrap import command, seccomp
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.bubblewrap.root_tree import RootTree
-from client_agent.sandbox.process.chain import gated
+from client_agent.sandbox.process.gate import GO, Gate
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import RealClock
 from shared.wire import Limits
@@ -75,9 +75,11 @@ async def _spawn(found: Bubblewrap, log: Path, slot: int) -> None:
 
 
 def chain(found: Bubblewrap, workspace: HostWorkspace, tree: RootTree) -> float:
-    """Seconds of the line of programs that starts a sandbox and its script; the word for its gate
-    is there from the beginning."""
+    """Seconds of the line of programs that starts a sandbox and its script, which has to wait for
+    nobody at its gate."""
     start = time.perf_counter()
+    line, word = os.pipe()
+    gate = Gate({"nproc": 256, "nofile": 1024, "core": 0}, line)
     fds = command.Descriptors(
         args=os.memfd_create("args", os.MFD_CLOEXEC),
         job=workspace.fd,
@@ -85,24 +87,29 @@ def chain(found: Bubblewrap, workspace: HostWorkspace, tree: RootTree) -> float:
         seccomp=found.constants.open("seccomp ", seccomp.program(frozenset())),
     )
     try:
-        given = command.bwrap_options(fds, ENV, root=tree, scratch=256 << 20)
+        given = command.bwrap_options(fds, ENV | gate.env, root=tree, scratch=256 << 20)
         os.write(fds.args, command.encode_args(given))
         os.lseek(fds.args, 0, os.SEEK_SET)
-        inside = gated(("/bin/bash", "run.sh"), {"nproc": 256, "nofile": 1024, "core": 0})
-        done = subprocess.run(
-            command.chain(found.tools, fds.args, inside, uid=workspace.uid),
-            input=b"go\n",
-            capture_output=True,
-            pass_fds=fds.passed(),
+        with subprocess.Popen(
+            command.chain(found.tools, fds.args, ("bash", "run.sh"), uid=workspace.uid),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(*fds.passed(), gate.fd, line),
             env={},
             cwd="/",
             start_new_session=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            gate.give({})
+            os.write(word, GO)
+            _, said = process.communicate()
+        assert process.returncode == 0, said
         _reap(fds.status)
     finally:
-        for fd in fds.passed():
+        gate.close()
+        for fd in (*fds.passed(), line, word):
             if fd != fds.job:
                 os.close(fd)
     return time.perf_counter() - start

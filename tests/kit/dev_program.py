@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from client_agent.sandbox.process.chain import GATE
 
 READY = re.compile(r"ready at (http://\S+)")
 _OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
@@ -151,7 +150,7 @@ def descendants(pid: int) -> dict[int, str]:
 def of_jobs(pid: int) -> dict[int, str]:
     """As :func:`descendants`, without the chains that wait at their gates for a job to come."""
     found = descendants(pid)
-    waiting = {one for one in found if _words(one)[2:3] == [GATE.encode()] and not _children(one)}
+    waiting = {one for one in found if _is_at_gate(one)}
     while more := {
         one
         for one in found.keys() - waiting
@@ -159,6 +158,15 @@ def of_jobs(pid: int) -> dict[int, str]:
     }:
         waiting |= more
     return {one: birth for one, birth in found.items() if one not in waiting}
+
+
+def _is_at_gate(pid: int) -> bool:
+    """Whether it is a bash that has the file of its gate open; a job has not."""
+    try:
+        links = [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    return _words(pid)[0] == b"bash" and Path("/memfd:gate (deleted)") in links
 
 
 def _words(pid: int) -> list[bytes]:

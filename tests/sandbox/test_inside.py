@@ -291,10 +291,11 @@ def test_descriptors_of_the_agent_and_the_gates_pipe_do_not_reach_the_job(who: W
 
 def test_variables_and_arguments_are_data(host: SandboxHost) -> None:
     odd = "a\n--bind / /host\n$(touch /job/pwned)"
-    outcome = host.run(Job({}, env={"ODD": odd}, argv=("printenv", "ODD")))
+    outcome = host.run(Job({}, env={"ODD": odd}, argv=("bash", "-c", "printenv ODD")))
     assert outcome.stdout == odd + "\n"
     assert set(outcome.files) == {"stdout.log", "stderr.log", "ferryman.json"}
-    job = Job({}, argv=("printf", "%s|", "", "a b", "$(id)", "-x", odd))
+    printf = ("bash", "-c", 'printf "%s|" "$@"', "printf")
+    job = Job({}, argv=(*printf, "", "a b", "$(id)", "-x", odd))
     assert host.run(job).stdout == f"|a b|$(id)|-x|{odd}|"
 
 

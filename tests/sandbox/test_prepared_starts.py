@@ -48,7 +48,7 @@ class Agent:
 
     async def prepare(self, limits: Limits = SMALL, script: str = "run.sh") -> Any:
         self.serial += 1
-        ahead = Ahead(("bash", script), {}, 20.0, self.grant)
+        ahead = Ahead(("bash", script), 20.0, self.grant)
         return await self.sandbox.prepare(f"job-{self.serial}", 0, limits, ahead)
 
     async def run(self, limits: Limits = SMALL, **env: str) -> tuple[str, str]:
@@ -72,7 +72,7 @@ class Agent:
         return [
             pid
             for pid in below
-            if pidfd.has_seccomp_filter(pid) and Path(f"/proc/{pid}/comm").read_text() == "sh\n"
+            if pidfd.has_seccomp_filter(pid) and Path(f"/proc/{pid}/comm").read_text() == "bash\n"
         ]
 
     async def prepared(self, limits: Limits = SMALL) -> int:
@@ -111,7 +111,19 @@ async def test_the_next_job_gets_a_prepared_start_and_sees_only_its_own(agent: A
         assert os.listdir(Path(f"/proc/{gate}/root", "job")) == []  # noqa: PTH208  # names
     assert await agent.run(FERRYMAN_X="it's $HOME; \\") == ("ahead-1", "2 a run.sh 1000")
     await agent.waits()
-    assert await agent.run(A="it's\nlong") == ("ahead-2", "3 it's\nlong run.sh 1000")
+    agent.grant = Grant(env={"A": "b"})  # they come through the gate
+    assert await agent.run() == ("ahead-2", "3 b run.sh 1000")
+    await agent.waits()
+    assert await agent.run(A="it's\nlong") == ("ahead-3", "4 it's\nlong run.sh 1000")
+
+
+@with_agent
+async def test_a_directory_is_there_for_files_once_the_gate_waits(agent: Agent) -> None:
+    """A bash without a gate would run what it finds."""
+    for _ in range(2):
+        workspace = await agent.prepare()
+        assert len(agent.gates()) == 1
+        await workspace.destroy()
 
 
 @with_agent
@@ -180,13 +192,11 @@ async def test_each_is_used_once_and_has_a_uid_of_its_own(agent: Agent) -> None:
 async def test_only_the_same_limits_and_the_same_launch_take_it(agent: Agent) -> None:
     """Once a job of another kind has run, it replaces the oldest."""
     await agent.prepared()
-    same = Ahead(("bash", "run.sh"), {}, 20.0, agent.grant)
+    same = Ahead(("bash", "run.sh"), 20.0, agent.grant)
     for limits, ahead in (
         (OTHER, same),
         (SMALL.model_copy(update={"network": True}), same),
         (SMALL, replace(same, argv=("bash", "other.sh"))),
-        (SMALL, replace(same, env={"FERRYMAN_A": "1"})),
-        (SMALL, replace(same, grant=Grant(env={"A": "b"}))),
         (SMALL, replace(same, grant=replace(agent.grant, network=True))),
         (SMALL, replace(same, grant=replace(agent.grant, allow=frozenset({"inotify"})))),
         (SMALL, replace(same, grant=replace(agent.grant, scratch=1 << 20))),

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import resource
-import select
 import signal
 import struct
 import subprocess
@@ -25,10 +24,12 @@ from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.bubblewrap.seccomp import AUDIT_ARCH, NUMBERS
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Meter
-from client_agent.sandbox.process.chain import GATE, JOIN, gated, opening
+from client_agent.sandbox.process.chain import JOIN, set_limits
+from client_agent.sandbox.process.gate import GO, Gate
 from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.pipes import StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
+from shared.variables import check_variable
 from shared.wire import Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each
@@ -252,70 +253,125 @@ def test_the_oom_score_of_a_job_is_raised_and_never_lowered(own: int, jobs: str)
     assert (done.returncode, done.stdout, done.stderr) == (0, jobs, "")
 
 
-@each("shell", ["sh", "bash --posix", "dash"])
-def test_limits_are_hard_and_set_before_the_ready_byte(shell: str) -> None:
-    limits = {"nproc": 64, "nofile": 99, "core": 0, "as": 1 << 28, "fsize": 1 << 20, "cpu": 7}
-    gate = [*shell.split(), *gated(["true"], limits)[1:]]
-    with subprocess.Popen(gate, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"\n"
-        found = {
-            name: resource.prlimit(process.pid, getattr(resource, f"RLIMIT_{name.upper()}"))
-            for name in limits
-        }
-        process.communicate()
-    assert found == {name: (value, value) for name, value in limits.items()}
+LIMITS = {"nproc": 64, "nofile": 99, "core": 0, "as": 1 << 28, "fsize": 1 << 20, "cpu": 7}
 
 
-def test_the_gate_opens_at_go_only_and_gives_an_empty_stdin() -> None:
+def limits_of(process: subprocess.Popen[bytes]) -> dict[str, tuple[int, int]]:
+    """Once it has written its ready byte."""
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"\n"
+    kinds = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in LIMITS}
+    found = {name: resource.prlimit(process.pid, kind) for name, kind in kinds.items()}
+    process.communicate()
+    return found
+
+
+class AtGate:
+    """A bash that has a gate before the script ``run.sh`` of a folder."""
+
+    def __init__(self, folder: Path, limits: dict[str, int] | None = None) -> None:
+        line, self.word = os.pipe()
+        self.gate, self.script = Gate(limits or {}, line), folder / "run.sh"
+        self.process = subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[self.gate.fd, line],
+            env={"PATH": os.defpath, "word": "kept", **self.gate.env},
+            cwd=folder,
+        )
+        os.close(line)
+
+    def ends(self, script: str, word: bytes, variables: dict[str, str]) -> tuple[int, bytes, bytes]:
+        """Exit code, and what it said, once it was given this script and this word."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.read(1) == b"\n"
+        self.script.write_text(script)  # it is opened only now
+        self.gate.give(variables)
+        os.write(self.word, word)
+        return self.end()
+
+    def end(self) -> tuple[int, bytes, bytes]:
+        self.gate.close()
+        os.close(self.word)
+        out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+
+COMMAND = ["bash", "run.sh", "a b", "c"]
+
+
+def test_limits_are_hard_and_set_before_the_ready_byte(tmp_path: Path) -> None:
+    """By the gate, and by a driver in any shell."""
+    expected = {name: (value, value) for name, value in LIMITS.items()}
+    bash = AtGate(tmp_path, LIMITS)
+    os.close(bash.word)
+    assert limits_of(bash.process) == expected
+    bash.gate.close()
+    for shell in ("sh", "bash --posix", "dash"):
+        script = set_limits(LIMITS, 512) + "echo"
+        with subprocess.Popen([*shell.split(), "-c", script], stdout=subprocess.PIPE) as process:
+            found = limits_of(process)
+        assert found == expected, shell
+
+
+def test_the_gate_opens_at_go_only(tmp_path: Path) -> None:
     """Without its limits it writes no ready byte."""
-    for word in ("", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"):
-        done = run("/bin/sh", "-c", GATE, "gate", "--", "/bin/echo", "ran", input=word)
-        assert (done.returncode, done.stdout) == (125, "\n"), word
-    inside = gated(["/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"], {})
-    assert run(*inside, input="go\nmore\n").stdout == "\na b c\n"
-    done = run("bash", *gated(["/bin/echo", "ran"], {"nofile": 1 << 40})[1:], input="go\n")
-    assert (done.returncode, done.stdout) == (124, "")
-    assert "ulimit -n 1099511627776 cannot be set" in done.stderr
+    for word in (b"", b"stop\n", b"go", b"GO\n", b"go x\n", b"\ngo\n"):
+        ended = AtGate(tmp_path).ends("echo ran", word, {})
+        assert ended == (125, b"", b""), word
+    code, said, why = AtGate(tmp_path, {"nofile": 1 << 40}).end()
+    assert (code, said) == (124, b"")
+    assert b"ulimit -n 1099511627776 cannot be set" in why
 
 
 VALUES = {
     "FERRYMAN_JOB_ID": "17",
     "FERRYMAN_ARRAY_LINE": 'it\'s $(touch ran) `touch ran` \\ "x" ; touch ran\t é  ',
     "FERRYMAN_SERVICE": "",
-    "FERRYMAN_X": "\udcff",
+    "X": "\udcff",
+    "LINES": "two\n\nlines\n",
+    "LONG": "x" * 100_000,
+    "word": "another",
 }
+LOOKS = """
+echo "$0 $# $1 $2 [$(cat)] $SHLVL $- $BASHOPTS $SHELLOPTS $(ls -x /proc/self/fd)"
+set | grep -a -i -E '(BASH_ENV|gate)='
+env -0
+"""
 
 
-@each("shell", ["sh", "bash --posix", "bash", "dash"])
-def test_variables_arrive_through_the_gate_as_they_are(tmp_path: Path, shell: str) -> None:
-    line = opening(VALUES)
-    assert line is not None
-    done = subprocess.run(
-        [*shell.split(), *gated(["/usr/bin/env", "-0"], {})[1:]],
-        input=line,
-        capture_output=True,
-        env={"LANG": "C.UTF-8", "word": "kept"},
-        cwd=tmp_path,
-        check=True,
+def test_behind_the_gate_a_script_finds_what_it_would_find_without(tmp_path: Path) -> None:
+    """Its variables as they are, and nothing of the gate's."""
+    code, said, why = AtGate(tmp_path).ends(LOOKS, b"go\nmore\n", VALUES)
+    env = {"PATH": os.defpath, **VALUES}
+    plain = subprocess.run(
+        COMMAND, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, check=True
     )
-    got = dict(one.split(b"=", 1) for one in done.stdout[1:].split(b"\0") if one)
-    expected = {name.encode(): os.fsencode(value) for name, value in VALUES.items()}
-    assert got.items() >= {**expected, b"word": b"kept"}.items()
-    assert {name for name in got if name.startswith(b"ferryman")} == set()
-    assert list(tmp_path.iterdir()) == []
+    assert (code, why) == (0, plain.stderr)
+    assert sorted(said.split(b"\0")) == sorted(plain.stdout.split(b"\0"))
+    assert os.fsencode(f"X={VALUES['X']}") in said.split(b"\0")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
 
 
-def test_only_what_a_shell_cannot_take_otherwise_is_given_through_the_gate() -> None:
-    """In one piece, which a pipe takes at once."""
-    for name, value in (
-        *(("PATH", "/x"), ("FERRYMAN_A B", "x"), ("FERRYMAN_$(id)", "x"), ("ferryman_x", "x")),
-        *(("FERRYMAN_X", "two\nlines"), ("FERRYMAN_X", "\0"), ("FERRYMAN_X", "x" * 4096)),
-    ):
-        assert opening({name: value}) is None
-    longest = opening({"FERRYMAN_X": "x" * (select.PIPE_BUF - len("go FERRYMAN_X=\n"))})
-    assert longest is not None
-    assert (len(longest), opening({})) == (select.PIPE_BUF, b"go\n")
+def test_the_file_that_an_operator_wants_bash_to_read_is_read_after_the_gate(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own").write_text("A=$B; echo own\n")
+    for name, says in (("own", b"own\nb own\n"), ("missing", b" missing\n")):
+        ended = AtGate(tmp_path).ends('echo "$A $BASH_ENV"', GO, {"BASH_ENV": name, "B": "b"})
+        assert ended == (0, says, b"")
+
+
+def test_no_variable_is_taken_that_bash_would_not_export_as_it_is(tmp_path: Path) -> None:
+    for name in ("SHELLOPTS", "BASHOPTS", "BASH_FUNC_ls%%", "UID", "IFS", "A B", "$(id)", "1", ""):
+        with pytest.raises(ValueError, match="variable"):
+            check_variable(name, "x")
+    # in this mode a bash would have no gate
+    values = {"POSIXLY_CORRECT": "y", "BASH_VERSION": "1", "PS4": "$(touch ran)"}
+    ended = AtGate(tmp_path).ends('echo "$POSIXLY_CORRECT $BASH_VERSION $PS4"', GO, values)
+    assert ended == (0, b"y 1 $(touch ran)\n", b"")
 
 
 async def read(*pieces: bytes) -> StatusPipe:

@@ -396,6 +396,7 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
 OF_ENV = [
     ({"FERRYMAN_JOB_ID": "1"}, "FERRYMAN_JOB_ID is reserved"),
     ({"PATH": "/x"}, "PATH is reserved"),
+    ({"SHELLOPTS": "posix"}, "SHELLOPTS is bash's own"),
     ({"1A": "x"}, "cannot be the name of a variable"),
     *[(wrong, "an object of texts") for wrong in ({"A": 1}, {"A": {"file": "/x"}}, [SECRET])],
     ({"A": SECRET * 1_100}, "more than 16 KiB"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ import structlog
 from client_agent.sandbox.base import (
     HARD,
     Ahead,
+    Grant,
     Launch,
     Process,
     SandboxBroken,
@@ -32,7 +33,7 @@ from client_agent.sandbox.kernel.start_namespace import StartNamespace
 from client_agent.sandbox.kernel.work_folders import MOUNT_ROOT
 from client_agent.sandbox.pack.driver import driven
 from client_agent.sandbox.pack.pack import DrivenWorkspace, Pack
-from client_agent.sandbox.process.chain import TEMPORARY, gated, opening
+from client_agent.sandbox.process.chain import TEMPORARY
 from client_agent.sandbox.process.pipes import Constants, Pipes
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
@@ -73,8 +74,9 @@ class Bubblewrap(HostSandbox):
         self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
     ) -> HostWorkspace:
         kind = self._kind(ahead) if ahead is not None and self.settings.prepared_starts else None
-        if kind is not None and (prepared := self._ahead.take(limits, kind)) is not None:
-            return prepared
+        while kind is not None and (prepared := self._ahead.take(limits, kind)) is not None:
+            with contextlib.suppress(SandboxBroken):  # it has died since it was begun
+                return await prepared.at_gate()
         return await self._ahead.make_room(partial(self._unprepared, name, slot, limits, kind))
 
     async def _unprepared(
@@ -83,7 +85,7 @@ class Bubblewrap(HostSandbox):
         if kind is None:
             return await super().prepare(name, slot, limits)
         uid = self.settings.uid_base + slot if self.separate_uids else None
-        return await self._begun(name, uid, limits, kind)
+        return await (await self._begun(name, uid, limits, kind)).at_gate()
 
     async def _begun(
         self, name: str, uid: int | None, limits: Limits, ahead: Ahead
@@ -115,9 +117,8 @@ class Bubblewrap(HostSandbox):
     def _kind(self, ahead: Ahead) -> Ahead:
         """The same for all launches that one start can serve."""
         soft_cpu = self.host.enforcement["cpu"] != HARD
-        return replace(
-            ahead, argv=tuple(ahead.argv), timeout_s=ahead.timeout_s if soft_cpu else 0.0
-        )
+        timeout_s = ahead.timeout_s if soft_cpu else 0.0
+        return Ahead(tuple(ahead.argv), timeout_s, replace(ahead.grant, env={}))
 
     async def pack(self, name: str, slot: int, limits: Limits) -> Pack:
         workspace = await self.prepare(name, slot, limits)
@@ -226,41 +227,62 @@ class BubblewrapWorkspace(DrivenWorkspace):
 
     async def begin(self, ahead: Ahead) -> None:
         """Spawn the chain. Raises SandboxBroken or OSError; then nothing is left of it."""
-        start, _ = await self._spawn(ahead, gated(ahead.argv, self.rlimits(ahead.timeout_s)))
+        rlimits = self.rlimits(ahead.timeout_s)
+        start, _ = await self._spawn(ahead.grant, ahead.argv, {}, rlimits)
         self._begun = ahead, start, asyncio.create_task(start.wait_until_ready())
 
+    async def at_gate(self) -> BubblewrapWorkspace:
+        """This workspace, once its start waits at the gate: no file of the job may be there before.
+        If that fails, it is destroyed. Raises SandboxBroken.
+        """
+        assert self._begun is not None, "its start has begun"
+        try:
+            await self._begun[2]
+        except BaseException:
+            await self.destroy()
+            raise
+        return self
+
     async def start_driver(self, launch: Launch) -> tuple[SpawnedProcesses, list[int]]:
-        ahead = Ahead(launch.argv, launch.env, launch.timeout_s, launch.grant)
         inside = driven(launch.argv, self.rlimits(launch.timeout_s))
-        start, further = await self._spawn(ahead, inside, as_init=True)
+        start, further = await self._spawn(
+            launch.grant, inside, launch.variables, None, as_init=True
+        )
         start.tell_init(launch.on_init)
         await start.wait_until_ready()
         spawned = await self.hand_over(start, launch)
         return spawned, [start.pipes.hand_over(fd) for fd in further]
 
     async def _spawn(
-        self, ahead: Ahead, inside: Sequence[str], *, as_init: bool = False
+        self,
+        grant: Grant,
+        inside: Sequence[str],
+        env: Mapping[str, str],
+        rlimits: Mapping[str, int] | None,
+        *,
+        as_init: bool = False,
     ) -> tuple[Start, list[int]]:
         """Spawn the chain. Returns its start, and further descriptors of its pipes for the init.
 
         Args:
-            as_init: the command inside is the init of its namespace of processes.
+            rlimits: of a bash with a gate; None: the command inside is another.
+            as_init: it is the init of its namespace of processes.
         """
         sandbox, settings = self._sandbox, self._sandbox.settings
-        grant, network = ahead.grant, self.limits.network
+        network = self.limits.network
         if self._tree is None or not sandbox.is_current(self._tree):
             tree = await sandbox.use_tree(network=network)
             self._leave_tree()
             self._tree = tree
         if self._devices is None:
             self._devices = sandbox.devices.take()
-        start, opened = self.new_start(), contextlib.ExitStack()
+        start, opened = self.new_start(rlimits), contextlib.ExitStack()
         try:
             further = start.pipes.further() if as_init else []
             fds = self._descriptors(start.pipes, opened, grant.allow)
             args = command.bwrap_options(
                 fds,
-                ahead.variables,
+                {**env, **start.env},
                 root=self._tree,
                 scratch=min(grant.scratch or settings.scratch, self.limits.memory),
                 read_only=grant.read_only,
@@ -282,36 +304,27 @@ class BubblewrapWorkspace(DrivenWorkspace):
         return start, further
 
     async def start(self, launch: Launch) -> Process:
-        line = self._opening(launch)
-        if line is not None and self._begun is not None:
-            with contextlib.suppress(SandboxBroken):
-                await self._begun[2]
-            line = self._opening(launch)  # it may have died since it was begun
-        if line is None:
+        if not self._serves(launch):
             await self._end_start()
-            line = b"go\n"
-            await self.begin(Ahead(launch.argv, launch.env, launch.timeout_s, launch.grant))
+            await self.begin(Ahead(launch.argv, launch.timeout_s, launch.grant))
         assert self._begun is not None, "it is begun"
         _, start, ready = self._begun
         start.tell_init(launch.on_init)
         await ready
         self._begun = None
-        process = self.supervise(await self.hand_over(start, launch, line), launch)
+        process = self.supervise(await self.hand_over(start, launch), launch)
         if self.kind is not None:
             process.on_go = partial(self._sandbox.prepare_next, self.limits, self.kind)
         return process
 
-    def _opening(self, launch: Launch) -> bytes | None:
-        """What opens the gate of the start that has begun; None: it is not of use."""
+    def _serves(self, launch: Launch) -> bool:
+        """Whether the start that has begun is of use."""
         if self._begun is None or not self.usable:
-            return None
+            return False
         ahead, _, _ = self._begun
-        same = tuple(ahead.argv) == tuple(launch.argv) and ahead.grant == launch.grant
-        same = same and self.rlimits(ahead.timeout_s) == self.rlimits(launch.timeout_s)
-        given, wanted = ahead.variables, launch.variables
-        if not same or not given.items() <= wanted.items():
-            return None
-        return opening({name: wanted[name] for name in wanted if name not in given})
+        same = tuple(ahead.argv) == tuple(launch.argv)
+        same = same and replace(launch.grant, env={}) == replace(ahead.grant, env={})
+        return same and self.rlimits(ahead.timeout_s) == self.rlimits(launch.timeout_s)
 
     async def _end_start(self) -> None:
         """End a start that nobody needs."""

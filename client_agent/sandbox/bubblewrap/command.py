@@ -1,6 +1,6 @@
 """The command lines of a start. This module only makes text, so every rule can be tested easily.
 
-The chain is: ``sh JOIN → [unshare] → bwrap --args FD → sh GATE → program``.
+The chain is: ``sh JOIN → [unshare] → bwrap --args FD → bash``, whose gate is closed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def chain(
     """The command that the agent executes.
 
     Args:
-        inside: the command inside, see :func:`client_agent.sandbox.process.chain.gated`.
+        inside: the command inside: bash, or a driver.
         uid: change to this uid and gid of the host; None: do not change. Never 0: also with
             ``--uid 1000``, a job of root could write the host's ``core_pattern``.
         join: write 0 to these files, see

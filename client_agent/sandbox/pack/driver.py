@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from client_agent.sandbox.process.chain import SET_LIMITS, TEMPORARY, limit_options
+from client_agent.sandbox.process.chain import TEMPORARY, set_limits
 
 SHM: Final = "/dev/shm"  # noqa: S108  # inside the sandbox
 CLEAN: Final = "clean"
@@ -59,7 +59,7 @@ _RUN: Final = (
     'exec "$@" ) </dev/null; '
 )
 DRIVER: Final = (
-    f"{SET_LIMITS}trap '' INT; echo; exec 3>&2 2>/dev/null; {_LEFT}{_KILL}{_EMPTY}{_NO_IPC}"
+    f"trap '' INT; echo; exec 3>&2 2>/dev/null; {_LEFT}{_KILL}{_EMPTY}{_NO_IPC}"
     "while read -r FERRYMAN_w FERRYMAN_j FERRYMAN_a FERRYMAN_i FERRYMAN_h && "
     '[ "$FERRYMAN_w" = run ] && IFS= read -r FERRYMAN_l; do '
     f"{_RUN}FERRYMAN_s=$?; FERRYMAN_c={CLEAN}; FERRYMAN_kill || FERRYMAN_c=processes; "
@@ -67,15 +67,15 @@ DRIVER: Final = (
     f"FERRYMAN_empty {SHM} || FERRYMAN_c=files; FERRYMAN_ipc || FERRYMAN_c=ipc; "
     'echo "$FERRYMAN_j $FERRYMAN_a $FERRYMAN_s $FERRYMAN_c" >&0; done'
 )
-"""Sets the limits, as the gate does, and writes its one line. A shell that is interrupted has a
+"""Writes one line, as the gate does. A shell that is interrupted has a
 handler, so INT is ignored; run.sh gets it back. What the shell itself says, for example of a
 program that crashed, is not the job's output."""
 _ANSWER: Final = re.compile(rb"([0-9]+) ([0-9]+) ([0-9]{1,3}) ([a-z]+)")
 
 
 def driven(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:
-    """The command inside; see :func:`client_agent.sandbox.process.chain.gated`."""
-    return ["/bin/sh", "-c", DRIVER, "driver", *limit_options(rlimits), "--", *argv]
+    """The command inside; see :func:`client_agent.sandbox.process.chain.set_limits`."""
+    return ["/bin/sh", "-c", set_limits(rlimits, 512) + DRIVER, "driver", *argv]
 
 
 def common(variables: Mapping[str, str]) -> dict[str, str]:

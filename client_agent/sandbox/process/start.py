@@ -7,13 +7,14 @@ import contextlib
 import os
 import select
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 from client_agent.sandbox.base import Launch, SandboxBroken, SandboxSettings
 from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.process.gate import Gate
 from client_agent.sandbox.process.log_capture import LogCapture, LogSettings
 from client_agent.sandbox.process.pipes import Pipes, Remainder, StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
@@ -28,6 +29,8 @@ class Start:
 
     Args:
         record: called with the pid of the init before the gate can open.
+        rlimits: of a chain that ends in the job's bash, which gets a gate; None: it has none, such
+            as a driver, which reads its stdin.
         without_bwrap: there is no bwrap: the spawned process becomes the job.
     """
 
@@ -36,10 +39,14 @@ class Start:
         record: Callable[[int], None],
         clock: Clock,
         settings: SandboxSettings,
+        rlimits: Mapping[str, int] | None,
         *,
         without_bwrap: bool = False,
     ) -> None:
         self.pipes = pipes = Pipes()
+        self._gate = None if rlimits is None else Gate(rlimits, pipes.gate_r)
+        self.env = {} if self._gate is None else self._gate.env
+        """Further variables with which the command inside has to be started."""
         self._record, self._clock, self._settings = record, clock, settings
         self._outer: subprocess.Popen[bytes]  # this and the next are known once it is spawned
         self._outer_dead: asyncio.Future[None]
@@ -82,14 +89,15 @@ class Start:
             namespace: is entered for the spawning only.
         """
         pipes = self.pipes
+        gate = [] if self._gate is None else [self._gate.fd, pipes.gate_r]
         try:
             with namespace or nullcontext():
                 self._outer = subprocess.Popen(
                     argv,
-                    stdin=pipes.gate_r,
+                    stdin=pipes.gate_r if self._gate is None else subprocess.DEVNULL,
                     stdout=pipes.out_w,
                     stderr=pipes.err_w,
-                    pass_fds=tuple(passed),
+                    pass_fds=[*passed, *gate],
                     env={},
                     cwd=cwd,
                     start_new_session=True,
@@ -136,14 +144,14 @@ class Start:
         init = self._init_fd
         return init is not None and not self._outer_dead.done() and not _is_dead(init)
 
-    def hand_over(self, launch: Launch, logs: LogSettings, opening: bytes) -> SpawnedProcesses:
+    def hand_over(self, launch: Launch, logs: LogSettings) -> SpawnedProcesses:
         """The processes and descriptors, of which the output is read from now on. Raises OSError if
         a log file cannot be made.
-
-        Args:
-            opening: opens the gate.
         """
         assert self._init_fd is not None, "it is ready"
+        if self._gate is not None:
+            self._gate.give(launch.variables)
+            self._gate.close()
         stdout = self._capture(self.pipes.out_r, launch.stdout, logs, "stdout")
         stderr = self._capture(self.pipes.err_r, launch.stderr, logs, "stderr")
         return SpawnedProcesses(
@@ -156,7 +164,6 @@ class Start:
             self._status,
             stdout,
             stderr,
-            opening,
         )
 
     def _capture(self, fd: int, path: Path, logs: LogSettings, stream: str) -> LogCapture:
@@ -266,6 +273,8 @@ class Start:
     def close(self) -> None:
         """Close all descriptors."""
         self._close_pipes()
+        if self._gate is not None:
+            self._gate.close()
         for reader in (self._status, *self._captures):
             if reader is not None:
                 reader.stop()

@@ -17,6 +17,7 @@ import structlog
 from client_agent.sandbox.base import Ended, Launch
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Meter
+from client_agent.sandbox.process.gate import GO
 from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.pipes import StatusPipe
 from shared.clock import Clock
@@ -46,8 +47,6 @@ class SpawnedProcesses:
     """None: there is no sandbox, and the spawned process became the job."""
     stdout: LogCapture
     stderr: LogCapture
-    opening: bytes = b"go\n"
-    """What opens the gate."""
 
 
 class SupervisedProcess:
@@ -94,7 +93,7 @@ class SupervisedProcess:
 
     def _open_gate(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._spawned.gate, self._spawned.opening)
+            os.write(self._spawned.gate, GO)
         self._close_gate()
 
     @property
