@@ -76,7 +76,8 @@ class Agent:
         ]
 
     async def prepared(self, limits: Limits = SMALL) -> int:
-        """Run a job, and wait until the start that follows it waits at its gate: its process."""
+        """Run two jobs, and wait until the start that follows waits at its gate: its process."""
+        await self.run(limits)
         await self.run(limits)
         await self.waits()
         return self.gates()[0]
@@ -109,12 +110,12 @@ async def test_the_next_job_gets_a_prepared_start_and_sees_only_its_own(agent: A
     gate = await agent.prepared()
     if os.geteuid() == 0:
         assert os.listdir(Path(f"/proc/{gate}/root", "job")) == []  # noqa: PTH208  # names
-    assert await agent.run(FERRYMAN_X="it's $HOME; \\") == ("ahead-1", "2 a run.sh 1000")
+    assert await agent.run(FERRYMAN_X="it's $HOME; \\") == ("ahead-1", "3 a run.sh 1000")
     await agent.waits()
     agent.grant = Grant(env={"A": "b"})  # they come through the gate
-    assert await agent.run() == ("ahead-2", "3 b run.sh 1000")
+    assert await agent.run() == ("ahead-2", "4 b run.sh 1000")
     await agent.waits()
-    assert await agent.run(A="it's\nlong") == ("ahead-3", "4 it's\nlong run.sh 1000")
+    assert await agent.run(A="it's\nlong") == ("ahead-3", "5 it's\nlong run.sh 1000")
 
 
 @with_agent
@@ -133,7 +134,7 @@ async def test_a_prepared_start_that_died_is_not_used(agent: Agent) -> None:
     init = os.pidfd_open(int(fields[1]))
     signal.pidfd_send_signal(init, signal.SIGKILL)
     assert await asyncio.to_thread(dead_within, init)
-    assert (await agent.run())[1] == "2 a run.sh 1000"
+    assert (await agent.run())[1] == "3 a run.sh 1000"
 
 
 @with_agent
@@ -147,7 +148,7 @@ async def test_a_start_that_is_given_up_at_any_step_leaves_no_process(agent: Age
 @with_agent
 async def test_nothing_is_prepared_for_services_with_folders_of_the_operator(agent: Agent) -> None:
     agent.grant = Grant(read_only=((Path("/usr/share"), "/data"),), env={"A": "a"})
-    for name in ("job-1", "job-2"):
+    for name in ("job-1", "job-2", "job-3"):
         assert (await agent.run())[0] == name
         await turns(100)
 
@@ -206,16 +207,31 @@ async def test_only_the_same_limits_and_the_same_launch_take_it(agent: Agent) ->
         await workspace.destroy()
     await agent.prepared(OTHER)
     assert (await agent.run(OTHER))[0] == "ahead-2"
-    assert (await agent.run())[0] == "job-4"
+    assert (await agent.run())[0] == "job-6"
+
+
+@with_agent
+async def test_with_more_kinds_than_places_some_keep_theirs(agent: Agent) -> None:
+    """A kind that comes once gets none."""
+    agent.open(most=2)
+    kinds = [SMALL.model_copy(update={"pids": pids}) for pids in (30, 31, 32)]
+    hits: list[bool] = []
+    for waiting in (0, 0, 0, 1, 2, 2, 2, 2, 2):
+        kind = kinds[len(hits) % 3]
+        hits.append((await agent.run(kind))[0].startswith("ahead"))
+        await agent.waits(waiting)
+    assert hits == [False] * 6 + [True, True, False]
+    assert len(agent.gates()) == 2
 
 
 @with_agent
 async def test_what_nobody_takes_is_removed_after_a_while(agent: Agent) -> None:
     prepared_starts.LIFETIME_S = 0.2  # type: ignore[misc]
     await agent.run()
+    await agent.run()
     await until(lambda: bool(pidfd.descendants(os.getpid())))
     await until(lambda: not pidfd.descendants(os.getpid()))
-    assert (await agent.run())[0] == "job-2"
+    assert (await agent.run())[0] == "job-3"
 
 
 @with_agent

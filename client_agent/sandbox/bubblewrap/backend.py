@@ -115,10 +115,9 @@ class Bubblewrap(HostSandbox):
             self._ahead.refill(limits, ahead)
 
     def _kind(self, ahead: Ahead) -> Ahead:
-        """The same for all launches that one start can serve."""
-        soft_cpu = self.host.enforcement["cpu"] != HARD
-        timeout_s = ahead.timeout_s if soft_cpu else 0.0
-        return Ahead(tuple(ahead.argv), timeout_s, replace(ahead.grant, env={}))
+        """A hard limit of CPU time is not the start's, so its time does not matter."""
+        hard_cpu = self.host.enforcement["cpu"] == HARD
+        return replace(ahead, timeout_s=0.0) if hard_cpu else ahead
 
     async def pack(self, name: str, slot: int, limits: Limits) -> Pack:
         workspace = await self.prepare(name, slot, limits)

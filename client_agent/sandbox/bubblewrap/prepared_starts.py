@@ -1,15 +1,15 @@
 """Workspaces that were prepared ahead of their jobs: made, and started up to the closed gate.
 
 Most of a start is over when its job arrives. A prepared workspace belongs to nobody before it is
-taken, is used for one job, and has a uid of its own. It is made after a job of the same kind
-started, and removed when none has taken it for a minute. Its gate ends with the agent, like any
-other.
+taken, is used for one job, and has a uid of its own. It is made when a second job of the same kind
+started soon after another, and removed when none has taken it for a minute. Its gate ends with the
+agent, like any other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit(Generic[P]):
     workspace: P
-    kind: tuple[Limits, Ahead]
+    kind: Hashable
     made_at: float
 
 
@@ -68,13 +68,17 @@ class PreparedStarts(Generic[P]):
         self._free_uids, self._separate_uids = list(uids), bool(uids)
         self._units: list[_Unit[P]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._making: list[tuple[Limits, Ahead]] = []
+        self._making = 0
+        self._started = 0
+        """Jobs."""
+        self._last: dict[Hashable, int] = {}
+        """Kinds of those that started lately -> the number of the last one."""
         self._serial = 0
         self._expiring = False
 
     def take(self, limits: Limits, ahead: Ahead) -> P | None:
         """A prepared workspace of this kind; nobody else gets it."""
-        kind = limits, ahead
+        kind = _kind(limits, ahead)
         for unit in [unit for unit in self._units if unit.kind == kind]:
             self._units.remove(unit)
             if unit.workspace.usable:
@@ -83,10 +87,20 @@ class PreparedStarts(Generic[P]):
         return None
 
     def refill(self, limits: Limits, ahead: Ahead) -> None:
-        """A job of this kind started: prepare a workspace for the next one."""
-        kind = limits, ahead
-        if len(self._units) + len(self._making) >= self._most:
-            other = next((unit for unit in self._units if unit.kind != kind), None)
+        """A job of this kind started: prepare a workspace for the next one, if another of its kind
+        was among the last jobs. It takes the place of one whose kind has not come since then: with
+        more kinds than places, the others keep theirs.
+        """
+        kind = _kind(limits, ahead)
+        self._started += 1
+        before, self._last[kind] = self._last.get(kind), self._started
+        oldest = self._started - 2 * self._most
+        self._last = {one: number for one, number in self._last.items() if number >= oldest}
+        if before is None or before < oldest:
+            return
+        if len(self._units) + self._making >= self._most:
+            last = self._last.get
+            other = next((unit for unit in self._units if last(unit.kind, 0) < before), None)
             if other is None:
                 return
             self._units.remove(other)
@@ -95,7 +109,7 @@ class PreparedStarts(Generic[P]):
             return
         # now: another call may come before the task begins
         uid = self._free_uids.pop(0) if self._separate_uids else None
-        self._making.append(kind)
+        self._making += 1
         self._run(self._add(limits, ahead, uid))
 
     def release(self, uid: int | None) -> None:
@@ -132,8 +146,8 @@ class PreparedStarts(Generic[P]):
             log.debug("sandbox.not_prepared", error=str(problem))
             return
         finally:
-            self._making.remove((limits, ahead))
-        self._units.append(_Unit(workspace, (limits, ahead), self._clock.monotonic()))
+            self._making -= 1
+        self._units.append(_Unit(workspace, _kind(limits, ahead), self._clock.monotonic()))
         if not self._expiring:
             self._expiring = True
             self._run(self._expire(), _WAITS)
@@ -184,3 +198,10 @@ class PreparedStarts(Generic[P]):
 
 
 _WAITS: Final = "prepared starts expire"
+
+
+def _kind(limits: Limits, ahead: Ahead) -> Hashable:
+    """The same for all launches that one start can serve. Variables come later."""
+    grant = ahead.grant
+    given = grant.read_only, grant.network, grant.allow, grant.scratch
+    return limits, tuple(ahead.argv), ahead.timeout_s, *given
