@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain import ending
-from server.domain.ending import Reported
 from server.domain.jobs import Bundle, Job, Move, Step
 from server.domain.service import Service
 from shared.clock import Micros
@@ -133,8 +132,10 @@ def ends_otherwise(
     """The job has ended well, and there is something about the children that it left: another end
     in place of ``ended``.
     """
-    reported = Reported(ended.through, _without_end(ended), ended.facts, ended.live)
-    return ending.end(job, to, service, ended.at, message, reason, reported)
+    seen = ending.behind(job, ended.through)
+    move = ending.end(seen, to, service, ended.at, message, reason)
+    changes = _without_end(ended)
+    return ending.reported(job, move, ended.through, changes, ended.facts, ended.live)
 
 
 def _without_end(ended: Move) -> dict[str, Any]:

@@ -7,8 +7,9 @@ later holds for jobs that wait already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from server.domain import retry, states
@@ -100,39 +101,37 @@ def _least(own: float | None, most: float) -> float:
     return min(own, most) if own and most else own or most
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """What an agent has said of an attempt; the move has it, wherever that leads.
-
-    Attributes:
-        through: steps before the move that the server has not seen.
-        changes: what they set of the job.
-        facts: what it sets of the attempt.
-    """
-
-    through: tuple[Step, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    live: Live | None = None
+def behind(job: Job, through: Sequence[Step]) -> Job:
+    """The job as it is after some steps."""
+    return replace(job, state=through[-1].to) if through else job
 
 
-_NOTHING: Final = Reported()
-
-
-def interrupted(
+def reported(
     job: Job,
-    service: Service,
-    now: Micros,
-    /,
-    reason: Reason,
-    message: str,
-    reported: Reported = _NOTHING,
+    move: Move,
+    through: Sequence[Step],
+    changes: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    live: Live | None = None,
 ) -> Move:
+    """A move of the job as it is :func:`behind` steps that the server has not seen, together with
+    these, and with what its agent has said of the attempt.
+
+    Args:
+        changes: what the steps set of the job.
+        facts: what is set of the attempt.
+    """
+    steps, changes = tuple(through), {**changes, **move.changes}
+    of = replace(move, before=job.state, through=steps, changes=changes, seen=job)
+    return replace(of, facts=facts, live=live)
+
+
+def interrupted(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
     """The attempt died through no fault of the bundle: again from its own budget, or Failed."""
     again = retry.after_interruption(job.infra_used, service.infra_retries)
     if again is None and job.cancel_requested_at is None:
-        return end(job, JobState.FAILED, service, now, message, reason, reported)
-    return requeue(job, service, now, message, reason, again or Retry(0.0), reported)
+        return end(job, JobState.FAILED, service, now, message, reason)
+    return requeue(job, service, now, message, reason, again or Retry(0.0))
 
 
 def failed(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
@@ -191,7 +190,6 @@ def end(
     now: Micros,
     message: str,
     reason: Reason | None = None,
-    reported: Reported = _NOTHING,
 ) -> Move:
     """To an ended state; what it left expires from now on.
 
@@ -202,13 +200,13 @@ def end(
         if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
             message += f"; it is not tried again, as service {service.name} says (on_shutdown)"
         else:
-            rules, exit_code = retry_rules(job, service), reported.facts.get("exit_code")
-            message += retry.why_not(rules, job.retries_used, reason, exit_code)
+            rules = retry_rules(job, service)
+            message += retry.why_not(rules, job.retries_used, reason, job.exit_code)
     if to is JobState.FAILED and service.dead_letter and job.parent_id is None:
         kept_s = service.dead_letter_expires_after_s
         changes["dead_letter"] = True
         changes["expires_at"] = now + round(kept_s * SECOND) if kept_s else None
-    return move(job, to, now, message, reason, changes, reported=reported)
+    return move(job, to, now, message, reason, changes)
 
 
 _OF_AN_ATTEMPT: Final = (
@@ -240,8 +238,7 @@ def requeue(
     message: str,
     reason: Reason | None,
     again: Retry,
-    reported: Reported = _NOTHING,
-    fields: Mapping[str, Any] = _NOTHING.facts,
+    fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> Move:
     """Back into the queue; a job that is to be cancelled is Cancelled instead.
 
@@ -249,9 +246,7 @@ def requeue(
         fields: for programs, beside those of the retry.
     """
     if job.cancel_requested_at is not None:
-        return end(
-            job, JobState.CANCELLED, service, now, f"cancelled; {message}", reported=reported
-        )
+        return end(job, JobState.CANCELLED, service, now, f"cancelled; {message}")
     delay = round(again.delay_s * SECOND)
     changes = queued_again(now) | {"waits_since": None, **again.used}
     if delay:
@@ -262,7 +257,7 @@ def requeue(
     if again.event:
         said = {"delay_s": again.delay_s, "reason": reason, **again.fields, **fields}
     message += again.note
-    return move(job, JobState.QUEUED, now, message, reason, changes, again.event, said, reported)
+    return move(job, JobState.QUEUED, now, message, reason, changes, again.event, said)
 
 
 def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
@@ -299,19 +294,10 @@ def move(
     at: Micros,
     message: str,
     reason: Reason | None = None,
-    changes: Mapping[str, Any] = _NOTHING.changes,
+    changes: Mapping[str, Any] = MappingProxyType({}),
     event: str = "",
-    fields: Mapping[str, Any] = _NOTHING.facts,
-    reported: Reported = _NOTHING,
+    fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> Move:
     """A move of the job as it was seen."""
-    return Move(
-        *(job.id, job.attempt, job.state, to, at, message, reason),
-        changes={**reported.changes, **changes},
-        facts=reported.facts,
-        through=reported.through,
-        event=event,
-        fields=fields,
-        live=reported.live,
-        seen=job,
-    )
+    of = (job.id, job.attempt, job.state, to, at, message, reason)
+    return Move(*of, changes=changes, event=event, fields=fields, seen=job)

@@ -12,12 +12,13 @@ from typing import Any, Final
 from server.domain import retry
 from server.domain.agents import RefusedByAgent
 from server.domain.ending import (
-    Reported,
+    behind,
     end,
     failed,
     interrupted,
     line_endings,
     move,
+    reported,
     requeue,
     retry_rules,
     who_set_the_limit,
@@ -182,13 +183,18 @@ def advance(
     if "started_at" in changes:  # of the attempt; the job's is the first start of its run
         changes |= {"started_at": job.started_at or at, "heartbeat_at": at}
     if ended:
-        reported = _reported(payload, now, tuple(through), changes, facts)
-        return _attempt_ended(job, payload, service, now, uniform, reported)
+        live = None if payload.live is None else live_of(payload.live, now)
+        if live is not None:
+            facts |= {"progress": live.progress, "output": live.output}
+            changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
+        seen = dataclasses.replace(behind(job, through), exit_code=payload.exit_code)
+        end_of_it = _attempt_ended(seen, payload, service, now, uniform)
+        return reported(job, end_of_it, through, changes, facts | _facts(payload), live)
     if not through:
         return None
-    last = through.pop()
-    reported = Reported(tuple(through), changes, facts)
-    return move(job, last.to, last.at, last.message, reported=reported)
+    *before, last = through
+    newest = move(behind(job, before), last.to, last.at, last.message)
+    return reported(job, newest, before, changes, facts)
 
 
 def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -> Move:
@@ -222,15 +228,10 @@ def unreached(
 _LONGEST_WHY: Final = 500
 
 
-def _reported(
-    payload: PayloadDoc,
-    now: Micros,
-    through: tuple[Step, ...],
-    changes: dict[str, Any],
-    facts: dict[str, Any],
-) -> Reported:
-    result, live = payload.result, None
-    facts |= {
+def _facts(payload: PayloadDoc) -> dict[str, Any]:
+    """What is kept of an attempt that has ended."""
+    result = payload.result
+    return {
         "exit_code": payload.exit_code,
         "stderr_tail": payload.stderr_tail,
         "usage": payload.usage,
@@ -239,20 +240,10 @@ def _reported(
         "stdout_bytes": result.stdout_bytes if result else None,
         "stderr_bytes": result.stderr_bytes if result else None,
     }
-    if payload.live is not None:
-        live = live_of(payload.live, now)
-        facts |= {"progress": live.progress, "output": live.output}
-        changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
-    return Reported(through, changes, facts, live)
 
 
 def _attempt_ended(
-    job: Job,
-    payload: PayloadDoc,
-    service: Service,
-    now: Micros,
-    uniform: Uniform,
-    reported: Reported,
+    job: Job, payload: PayloadDoc, service: Service, now: Micros, uniform: Uniform
 ) -> Move:
     """The move that follows."""
     reason, message = payload.reason or Reason.EXIT_CODE, payload.message
@@ -260,10 +251,10 @@ def _attempt_ended(
         case PayloadState.COMPLETED:
             took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
             message = f"{job.entry} ended well{took}"
-            return end(job, JobState.COMPLETED, service, now, message, reported=reported)
+            return end(job, JobState.COMPLETED, service, now, message)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"
-            return end(job, JobState.CANCELLED, service, now, message, reported=reported)
+            return end(job, JobState.CANCELLED, service, now, message)
         case PayloadState.CLEANED:
             reason = Reason.AGENT_LOST
             message = "the agent removed the result before it could be fetched"
@@ -273,9 +264,9 @@ def _attempt_ended(
         case PayloadState.FAILED if payload.interrupted:
             reason = payload.reason or Reason.AGENT_ERROR
             message = message or "the attempt was interrupted"
-            return _interrupted(job, service, now, uniform, reason, message, reported)
+            return _interrupted(job, service, now, uniform, reason, message)
         case PayloadState.FAILED if payload.retry_later is not None:
-            return _later(job, service, now, payload.retry_later, reported)
+            return _later(job, service, now, payload.retry_later)
         case PayloadState.FAILED:
             message = message or f"{job.entry} failed"
             if reason is Reason.EXIT_CODE:
@@ -286,18 +277,12 @@ def _attempt_ended(
             again = retry.after_failure(rules, job.retries_used, reason, exit_code, uniform)
             if again is not None:
                 fields = {"exit_code": exit_code}
-                return requeue(job, service, now, message, reason, again, reported, fields)
-    return end(job, JobState.FAILED, service, now, message, reason, reported)
+                return requeue(job, service, now, message, reason, again, fields)
+    return end(job, JobState.FAILED, service, now, message, reason)
 
 
 def _interrupted(
-    job: Job,
-    service: Service,
-    now: Micros,
-    uniform: Uniform,
-    reason: Reason,
-    message: str,
-    reported: Reported,
+    job: Job, service: Service, now: Micros, uniform: Uniform, reason: Reason, message: str
 ) -> Move:
     """The attempt died under the job; that of a stopping agent may end the job, or not be counted.
 
@@ -305,29 +290,29 @@ def _interrupted(
     this reason.
     """
     if reason is Reason.SHUTDOWN and service.on_shutdown == "resubmit":
-        return requeue(job, service, now, message, reason, retry.resubmitted(), reported)
+        return requeue(job, service, now, message, reason, retry.resubmitted())
     if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
         if job.cancel_requested_at is None:
-            return end(job, JobState.FAILED, service, now, message, reason, reported)
+            return end(job, JobState.FAILED, service, now, message, reason)
     elif retry.after_interruption(job.infra_used, service.infra_retries) is None:
         rules = retry_rules(job, service)
         again = retry.after_failure(rules, job.retries_used, reason, None, uniform)
         if again is not None:
-            return requeue(job, service, now, message, reason, again, reported)
-    return interrupted(job, service, now, reason, message, reported=reported)
+            return requeue(job, service, now, message, reason, again)
+    return interrupted(job, service, now, reason, message)
 
 
-def _later(job: Job, service: Service, now: Micros, asked: RetryLater, reported: Reported) -> Move:
+def _later(job: Job, service: Service, now: Micros, asked: RetryLater) -> Move:
     why = asked.message[:_LONGEST_WHY]
     message = "it asked to be tried later" + (f": {why}" if why else "")
     most, delay_s = service.retry_later_limit, service.retry_later_delay_s
     again = retry.later(job.later_used, most, delay_s, asked)
     if again is not None:
         fields = {"reason": why}
-        return requeue(job, service, now, message, Reason.EXIT_CODE, again, reported, fields)
+        return requeue(job, service, now, message, Reason.EXIT_CODE, again, fields)
     times = say_count(most, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
-    return end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE, reported)
+    return end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE)
 
 
 def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
