@@ -20,7 +20,7 @@ from server.domain.batch import Batch, NewChild
 from server.domain.jobs import FileKind, Job
 from server.stages import deferral
 from server.stages.stage import Core, Stage
-from server.store import batches, dependencies, jobs
+from server.store import batches, dependencies
 from shared.files.names import BundleError
 from shared.wire import JobState
 
@@ -124,29 +124,14 @@ class Dependencies(Stage):
 
     That they may start is no stage's work: the move of the last job that they wait for releases
     them.
-
-    Args:
-        more: called when a sweep has left something to the next one, which should come at once.
     """
 
     async def run_once(self) -> int:
-        """Some hundreds at a time.
-
-        Returns:
-            How many jobs were moved.
-        """
+        """Some hundreds at a time; how many were moved."""
         now = self._clock.now()
-        repaired = await self._database.write(dependencies.repair, now)
         broken = await self._database.read(dependencies.broken)
-        # At the same time, so that they share a commit.
-        moved = await asyncio.gather(
-            *(
-                self._database.write(
-                    jobs.move, ending.dependency_failed(one, self._service(one.job.service), now)
-                )
-                for one in broken
-            )
-        )
-        if repaired or broken:
+        if broken:
             self._wakeups.dependencies.set()  # what depends on them is to follow
-        return sum(job is not None for job in moved)
+        return await self._move_all(
+            ending.dependency_failed(one, self._service(one.job.service), now) for one in broken
+        )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from server.store import bundles, retention, schedules
+from server.store import bundles, dependencies, retention, schedules
 from shared.sqlite.database import Transacting
 
 LEAST_SKIPPED: Final = 1_000_000
@@ -87,6 +87,8 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     jobs = sorted(number for number in left_out if number > 0)
     for number in left_out.difference(jobs):
         schedules.delete(tx, -number)
+    for number in jobs:
+        dependencies.settle(tx, number, False, 0)
     bundles.release_files(tx, jobs)
     retention.delete_rows(tx, jobs)
     connection.execute("COMMIT")

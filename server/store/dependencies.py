@@ -47,7 +47,6 @@ AWAITED: Final = """
 """Of a job: a dependency on it is not settled."""
 _SHOWN: Final = 100
 _AT_ONCE: Final = 200
-_REPAIRED_AT_ONCE: Final = 1_000
 
 
 def check(tx: Tx, new: NewJob) -> dict[int, str]:
@@ -105,13 +104,14 @@ def follow_move(tx: Tx, job: Job, move: Move, *, awaited: bool) -> Job:
     """
     if job.ended and move.before not in states.ENDED:
         if awaited:
-            _settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
+            settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
     elif move.before in states.ENDED and job.state is JobState.QUEUED:
         return _look_again(tx, job)
     return job
 
 
-def _settle(tx: Tx, on_id: int, met: bool, at: int) -> None:
+def settle(tx: Tx, on_id: int, met: bool, at: int) -> None:
+    """The job on which others depend has ended, or is taken out of a copy."""
     rows = tx.rows(
         """
         UPDATE dependencies SET state = :state WHERE on_id = :on_id AND state = 'waiting'
@@ -199,27 +199,3 @@ def broken(tx: Tx) -> list[BrokenDependency]:
     return [
         BrokenDependency(records.job(row), row["on_id"], priors.get(row["on_id"])) for row in rows
     ]
-
-
-def repair(tx: Tx, at: int) -> int:
-    """Settle dependencies on jobs that have ended or are gone, and let jobs be claimed that
-    wait for nothing any more. The moves do both already: this is for what no move was made of.
-
-    Returns:
-        How many dependencies were settled; some hundreds at a time.
-    """
-    stale = f"""
-        SELECT dependencies.job_id, on_id, {_STATE} AS now
-        FROM dependencies LEFT JOIN jobs AS prior ON prior.id = on_id
-        WHERE dependencies.state = 'waiting'
-        AND (prior.id IS NULL OR prior.ended_at IS NOT NULL)
-        LIMIT {_REPAIRED_AT_ONCE}
-    """  # noqa: S608 - no user input
-    rows = tx.rows(stale)
-    for row in rows:
-        tx.rows(
-            "UPDATE dependencies SET state = :now WHERE job_id = :job_id AND on_id = :on_id",
-            {"now": row["now"], "job_id": row["job_id"], "on_id": row["on_id"]},
-        )
-    _release(tx, [row["job_id"] for row in rows], at)
-    return len(rows)

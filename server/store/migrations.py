@@ -308,7 +308,6 @@ _1: Migration = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX dependencies_on ON dependencies (on_id)",
-    "CREATE INDEX dependencies_open ON dependencies (state, on_id) WHERE state = 'waiting'",
     """
     CREATE TABLE schedules (
         id INTEGER PRIMARY KEY AUTOINCREMENT,

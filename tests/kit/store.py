@@ -93,7 +93,6 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
 _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "record_live": events.record_live,
     "attach_result": attempts.attach_result,
-    "repair_dependencies": dependencies.repair,
     "insert": inserts.insert_job,
     "begin_batch": batches.begin,
     "end_batch": batches.end,

@@ -102,7 +102,6 @@ SWEEPS: dict[str, Call] = {
     "longest_queued": lambda jobs: jobs.longest_queued("s", 100),
     "overdue": lambda jobs: jobs.overdue("s", 0, 10**9, 100),
     "broken_dependencies": lambda jobs: jobs.broken_dependencies(),
-    "repair_dependencies": lambda jobs: jobs.repair_dependencies(10**9),
     "waiting_for": lambda jobs: jobs.waiting_for(5),
     "counts": lambda jobs: jobs.counts(Filter(user_id="ann"), 1_000),
     "counts of the top level": lambda jobs: jobs.counts(Filter(top_level=True), 1_000),

@@ -8,6 +8,7 @@ from server.domain.choose import Candidate
 from server.domain.errors import BadField, StillNeeded
 from server.domain.jobs import BatchRequest, Hold, Job, Move
 from server.domain.service import Service
+from server.store import copies
 from shared.wire import JobState, Reason
 from tests.kit.store import Store, claim, service
 
@@ -147,22 +148,12 @@ async def test_what_is_waited_for_is_neither_deleted_nor_forgotten(jobs: Store) 
     assert await jobs.rows("SELECT * FROM dependencies") == []
 
 
-async def test_what_no_move_has_settled_is_repaired(jobs: Store) -> None:
-    first, other, gone = await jobs.upload(), await jobs.upload(), await jobs.upload()
+async def test_what_waits_for_a_job_that_a_backup_left_out_fails(jobs: Store, tmp_path) -> None:
+    first = await jobs.upload()
     second = await jobs.upload(after=(first.id,))
-    third = await jobs.upload(after=(other.id,))
-    fourth = await jobs.upload(after=(gone.id,))
-    await run(jobs, first)
-    await run(jobs, other, S.CANCELLED)
-    await jobs.sql("UPDATE dependencies SET state = 'waiting'")
-    await jobs.sql(f"UPDATE jobs SET hold = 'dependency' WHERE id = {second.id}")
-    await jobs.sql("DELETE FROM events WHERE job_id = 3")
-    await jobs.sql("DELETE FROM jobs WHERE id = 3")
-    assert await jobs.repair_dependencies(500) == 3
-    assert await jobs.repair_dependencies(500) == 0
-    assert [job.id for job in await fail_broken(jobs)] == [third.id, fourth.id]
-    assert (await jobs.get(fourth.id)).message == "job 3, which it waits for, was deleted"
-    assert await claimable(jobs) == [second.id]
+    await jobs.database.run(lambda connection: copies.leave_out(connection, [first.id]))
+    assert [job.id for job in await fail_broken(jobs)] == [second.id]
+    assert (await jobs.get(second.id)).message == "job 1, which it waits for, was deleted"
 
 
 async def test_a_child_is_not_waited_for_without_its_parent(jobs: Store) -> None:

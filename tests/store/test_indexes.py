@@ -83,7 +83,6 @@ USES: dict[str, Call] = {
     "attempts_results": SWEEPS["files_in_use"],
     "bundles_by_content": reads(bundles.can_share, "d", 1),
     "dependencies_on": SWEEPS["waiting_for"],
-    "dependencies_open": SWEEPS["repair_dependencies"],
     # The rest.
     "schedules_of_user": reads(forgotten.schedules, "ann"),
     "tokens_by_name": reads(tokens.page, TokenFilter(name="x"), 10, None),
