@@ -56,11 +56,8 @@ def claim(
     ended: Collection[AttemptKey],
     services: Mapping[str, Service],
 ) -> Claimed:
-    """Let delayed jobs come due, and claim jobs of each service, ``most`` together.
-
-    Args:
-        ended: attempts that need no slot of their agent any more, though their jobs hold one.
-        services: all, since their jobs hold slots of the same agents.
+    """Let delayed jobs come due, and claim jobs of each service as :func:`claim_fairly` does,
+    ``most`` together.
     """
     queue.release_delayed(tx, at)
     found = list[Job]()
@@ -96,8 +93,10 @@ def claim_fairly(
     free = min(most, choose.free_slots(service, users))
     if not choose.room(candidates, agents, max(1, service.pack), runs, free):
         return []  # without a statement
-    last_user = _lock(tx, service.name)
-    if last_user is None:
+    sql = "SELECT last_user, paused FROM services WHERE name = :service"
+    rows = tx.rows(sql, {"service": service.name})
+    last_user = rows[0]["last_user"] if rows else ""
+    if rows and rows[0]["paused"]:
         return []
     retired = {row["name"] for row in tx.rows(_RETIRED)}
     active = [one for one in candidates if one.name not in retired]
@@ -121,7 +120,10 @@ def claim_fairly(
             claimed.append(job if job.attempt == 1 else _with_starts(tx, job))
     if claimed and claimed[-1].user_id != last_user:
         tx.rows(
-            "UPDATE services SET last_user = :user WHERE name = :service",
+            """
+            INSERT INTO services (name, last_user) VALUES (:service, :user)
+            ON CONFLICT (name) DO UPDATE SET last_user = :user
+            """,
             {"service": service.name, "user": claimed[-1].user_id},
         )
     return claimed
@@ -131,22 +133,6 @@ def _with_starts(tx: Tx, job: Job) -> Job:
     started = "SELECT count(*) AS count FROM attempts WHERE job_id = :id AND started_at IS NOT NULL"
     (row,) = tx.rows(started, {"id": job.id})
     return dataclasses.replace(job, earlier_starts=row["count"])
-
-
-def _lock(tx: Tx, service: str) -> str | None:
-    """The user who was served last; None: the service is paused. Other claims for the service wait
-    until the end of this transaction. It is a separate statement, so what is counted after it
-    cannot change.
-    """
-    find = "SELECT last_user, paused FROM services WHERE name = :service"
-    rows = tx.rows(find, {"service": service})
-    if not rows:
-        tx.rows(
-            "INSERT INTO services (name) VALUES (:service) ON CONFLICT DO NOTHING",
-            {"service": service},
-        )
-        rows = tx.rows(find, {"service": service})
-    return None if rows[0]["paused"] else str(rows[0]["last_user"])
 
 
 def _held(
