@@ -107,7 +107,7 @@ class Context(Core):
         self.retry = RetryByHand(self)
         self.bulk = Bulk(self, self.retry, self.delete)
         self.batches, self.dependencies = Batches(self), Dependencies(self)
-        self.schedules = Schedules(self, self.accept)
+        self.schedules = Schedules(self, self.accept, rehearsal=identity.rehearsal)
         self.receivers = HttpWebhookClient(
             AllowedTargets(self.settings.server.webhook_allow or ()), self.clock
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from server.domain import batch
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
@@ -112,14 +112,6 @@ def child_names(bundle: Path) -> tuple[str, ...]:
     return tuple(sorted(folders))
 
 
-class ChildrenOf(Protocol):
-    """As :func:`server.stages.deferral.children_of`."""
-
-    def __call__(
-        self, contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
-    ) -> Awaitable[Children]: ...
-
-
 class Deferral(Stage):
     """Takes the children out of a result that was just stored.
 
@@ -127,7 +119,9 @@ class Deferral(Stage):
         children_of: makes their bundle.
     """
 
-    def __init__(self, core: Core, children_of: ChildrenOf = children_of) -> None:
+    def __init__(
+        self, core: Core, children_of: Callable[..., Awaitable[Children]] = children_of
+    ) -> None:
         super().__init__(core)
         self._children_of = children_of
 

@@ -25,7 +25,6 @@ from server.stages.accept import Accept, check_size, new_job, with_tasks
 from server.stages.stage import Core, Stage
 from server.storage.scratch import ScratchFile
 from server.store import schedules as rows
-from server.store.identity import is_rehearsal
 from shared.clock import SECOND
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL, Principal
@@ -37,16 +36,14 @@ _HOUR: Final = 3_600 * SECOND
 class Schedules(Stage):
     """Keeps schedules, and makes their jobs."""
 
-    def __init__(self, core: Core, accept: Accept) -> None:
+    def __init__(self, core: Core, accept: Accept, *, rehearsal: bool = False) -> None:
         super().__init__(core)
-        self._accept = accept
+        self._accept, self._is_rehearsal = accept, rehearsal
         self._known: dict[int, Schedule] = {}
         self._changing = asyncio.Lock()
-        self._is_rehearsal = False
 
     async def load(self) -> None:
         """Read them. A time from a clock that was ahead would come too late."""
-        self._is_rehearsal = await self._database.read(is_rehearsal)
         async with self._changing:
             now = self._clock.now()
             for one in await self._database.read(rows.all_schedules):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -14,7 +14,6 @@ from server.domain.webhooks import (
     REPLACED_S,
     Delivery,
     Try,
-    WebhookTarget,
     next_try_s,
     secret_of,
     secret_text,
@@ -24,6 +23,7 @@ from server.domain.webhooks import (
 from server.stages.stage import Core, Stage
 from server.store import webhooks
 from server.store.identity import Identity
+from server.webhooks.client import HttpWebhookClient
 from shared.clock import SECOND, Clock, Micros
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -33,16 +33,6 @@ _PER_PRINCIPAL: Final = 8
 _SENDING_S: Final = 60.0
 """Longer than a try takes: what was begun by then is tried again, its server has died."""
 NOT_SENT: Final = "a rehearsal sends no webhooks"
-
-
-class WebhookClient(Protocol):
-    """Posts webhooks."""
-
-    async def post(self, delivery: Delivery, signature: str, webhook_id: str, at_s: int) -> Try:
-        """Try once; whatever goes wrong is in the answer."""
-
-    async def refusal(self, target: WebhookTarget) -> str | None:
-        """Why nothing may be sent to a machine, as far as is known soon; None: it may."""
 
 
 class Webhooks(Stage):
@@ -55,7 +45,7 @@ class Webhooks(Stage):
     """
 
     def __init__(
-        self, core: Core, client: WebhookClient, identity: Identity, machine: Clock
+        self, core: Core, client: HttpWebhookClient, identity: Identity, machine: Clock
     ) -> None:
         super().__init__(core)
         self._client, self._identity, self._machine = client, identity, machine

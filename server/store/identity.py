@@ -67,11 +67,6 @@ def new_start(tx: Tx, now: Micros, random_id: str) -> Start:
     return Start(number, random_id)
 
 
-def is_rehearsal(tx: Tx) -> bool:
-    """Whether it is a copy of a server's that goes on."""
-    return _value(tx, "rehearsal") is not None
-
-
 def _kept(tx: Tx, key: str, candidate: str) -> str:
     tx.rows(
         "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING",

@@ -145,8 +145,8 @@ async def test_each_job_is_an_array_with_its_gather_where_the_upload_is(world: W
 
 async def test_a_rehearsal_makes_no_jobs_of_schedules(world: World) -> None:
     number = await world.schedule("ann", "example", HOURLY)
-    world.database._run("INSERT INTO meta (key, value) VALUES ('rehearsal', 'yes')", None)
     await restart(world, 1.0)
+    world.schedules._is_rehearsal = True
     await due(world, 2)
     assert await world.jobs_of(number) == []
 

@@ -14,6 +14,7 @@ from server.stages.wakeups import JobWakeups
 from server.stages.webhooks import NOT_SENT, Webhooks
 from server.store.identity import Identity
 from server.store.migrations import MIGRATIONS
+from server.webhooks.client import HttpWebhookClient
 from shared.clock import SECOND
 from shared.ids import Start
 from shared.wire import JobState, Limits
@@ -25,7 +26,7 @@ URL = "https://a.example.org/hook"
 KEY = b"k" * 32
 
 
-class Receivers:
+class Receivers(HttpWebhookClient):
     """The client of webhooks.
 
     Attributes:
