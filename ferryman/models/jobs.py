@@ -340,6 +340,8 @@ class FileDoc(Wire):
     """Media type, guessed from its name: ``text/plain``, ``application/octet-stream``."""
     modified_at: AwareDatetime | None = None
     """To two seconds; None: not known."""
+    input: bool = False
+    """It is a file of the bundle, as it was sent."""
 
 
 class FilePage(Wire):

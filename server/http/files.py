@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import islice
@@ -17,7 +18,7 @@ from aiohttp import web
 from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.agents import AgentError, RefusedByAgent
 from server.domain.errors import BadField
-from server.domain.jobs import Attempt, FileKind, Job, Result
+from server.domain.jobs import Attempt, Job
 from server.domain.media_types import media_type
 from server.http import documents
 from server.http.context import Context
@@ -26,8 +27,10 @@ from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
+from server.stages.merged_results import Part, given_bundle, local_copies, opened_source
+from shared.files.archives.result_index import ResultIndex
 from shared.files.archives.zip_directory import ZipEntry, read_part
-from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
+from shared.files.archives.zip_index import ListedFile, spellings
 from shared.files.names import BundleError, shown
 from shared.files.opened import closing_fd
 from shared.wire import FileDoc
@@ -54,11 +57,12 @@ class StoredFile:
         crc: CRC-32 of its content.
     """
 
-    def __init__(self, context: Context, result: Result, path: Path, entry: ZipEntry) -> None:
-        self._context, self._path, self._entry = context, path, entry
+    def __init__(self, context: Context, stored: _Stored, entry: ZipEntry, is_input: bool) -> None:
+        self._context, self._entry = context, entry
+        self._path = stored.path(is_input=is_input)
         self.size = entry.size
         self.crc: int | None = entry.crc
-        what = f"{result.sha256}/{entry.name}"
+        what = f"{stored.part.etag}/{entry.name}"
         self.etag: str | None = hashlib.sha256(what.encode()).hexdigest()[:40]
 
     async def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
@@ -74,6 +78,25 @@ class StoredFile:
                 yield piece
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What an attempt left, and where it can be read."""
+
+    part: Part
+    paths: tuple[Path, Path | None]
+
+    @contextmanager
+    def index(self) -> Iterator[ResultIndex]:
+        """Blocking."""
+        with opened_source(self.part, *self.paths) as source:
+            yield ResultIndex(source)
+
+    def path(self, *, is_input: bool) -> Path:
+        """Where a file of it is."""
+        result, bundle = self.paths
+        return bundle if is_input and bundle is not None else result
+
+
 async def list_stored(
     context: Context, job: Job, attempt: Attempt, at: int, limit: int
 ) -> tuple[list[FileDoc], int | None]:
@@ -86,9 +109,9 @@ async def list_stored(
         BadField: no file is listed at the position.
         Refusal: there is no result, or none that can be read.
     """
-    async with _opened(context, job, attempt) as (path, result):
+    async with _opened(context, job, attempt) as stored:
         try:
-            return await context.reads.run(_list, path, result, at, limit)
+            return await context.reads.run(_list, stored, at, limit)
         except BundleError:
             if not at:
                 raise
@@ -104,11 +127,11 @@ async def scan_stored(
     Raises:
         Refusal: as :func:`list_stored`.
     """
-    async with _opened(context, job, attempt) as (path, result):
-        names = await _names(context, path, result)
+    async with _opened(context, job, attempt) as stored:
+        names = await _names(context, stored)
         if names is not None:
             return await context.reads.run(read, names)
-        return await context.reads.run(_scan, path, result, read)
+        return await context.reads.run(_scan, stored, read)
 
 
 async def scan_first(
@@ -119,8 +142,8 @@ async def scan_first(
     read: Callable[[Iterable[ListedFile]], T],
 ) -> T:
     """The same of so many files at most, the first of its table of contents."""
-    async with _opened(context, job, attempt) as (path, result):
-        return await context.reads.run(_scan, path, result, lambda all_: read(islice(all_, most)))
+    async with _opened(context, job, attempt) as stored:
+        return await context.reads.run(_scan, stored, lambda all_: read(islice(all_, most)))
 
 
 async def files_beside(
@@ -132,8 +155,8 @@ async def files_beside(
     Raises:
         Refusal: as :func:`list_stored`.
     """
-    async with _opened(context, job, attempt) as (local, result):
-        return await context.reads.run(_beside, local, result, path)
+    async with _opened(context, job, attempt) as stored:
+        return await context.reads.run(_beside, stored, path)
 
 
 @asynccontextmanager
@@ -145,11 +168,11 @@ async def stored_file(
     Raises:
         Refusal: there is no such file.
     """
-    async with _opened(context, job, attempt) as (local, result):
-        entry, similar = await _find(context, local, result, path)
-        if entry is None:
+    async with _opened(context, job, attempt) as stored:
+        found, similar = await _find(context, stored, path)
+        if found is None:
             raise no_such_file(job, path, similar)
-        yield StoredFile(context, result, local, entry)
+        yield StoredFile(context, stored, *found)
 
 
 def no_such_file(job: Job, path: str, similar: Sequence[str] = (), why: str = "") -> Refusal:
@@ -165,15 +188,13 @@ def no_such_file(job: Job, path: str, similar: Sequence[str] = (), why: str = ""
 
 
 @asynccontextmanager
-async def _opened(
-    context: Context, job: Job, attempt: Attempt
-) -> AsyncIterator[tuple[Path, Result]]:
-    result = attempt.result
-    if result is None:
+async def _opened(context: Context, job: Job, attempt: Attempt) -> AsyncIterator[_Stored]:
+    if attempt.result is None:
         raise nothing_left(job, attempt)
-    async with context.contents.local_copy(FileKind.RESULT, result) as path:
+    part = Part("", attempt.result, given_bundle(job), job.bundle_folder)
+    async with local_copies(context.contents, part) as paths:
         try:
-            yield path, result
+            yield _Stored(part, paths)
         except FileNotFoundError:
             raise await missing_result(context, job, attempt.number) from None
         except BundleError as problem:
@@ -184,48 +205,56 @@ async def _opened(
             raise Refusal(HTTPStatus.CONFLICT, "unreadable_result", message) from problem
 
 
-def _list(path: Path, result: Result, at: int, limit: int) -> tuple[list[FileDoc], int | None]:
+def _list(stored: _Stored, at: int, limit: int) -> tuple[list[FileDoc], int | None]:
     """Blocking."""
     found: list[FileDoc] = []
     length = 0
-    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+    with stored.index() as index:
         behind = at
-        for one, behind_one in ZipIndex(fd, *result.section).files(at):
+        for one, behind_one, is_input in index.files(at):
             if len(found) == limit or length > _PAGE_BYTES:
                 return found, behind
             behind = behind_one
             length += len(one.raw)
-            when = modified_at(one.modified)
-            doc = FileDoc(path=one.name, size=one.size, type=media_type(one.name), modified_at=when)
+            doc = FileDoc(
+                path=one.name,
+                size=one.size,
+                type=media_type(one.name),
+                modified_at=modified_at(one.modified),
+                input=is_input,
+            )
             found.append(doc)
     return found, None
 
 
-def _scan(path: Path, result: Result, read: Callable[[Iterable[ListedFile]], T]) -> T:
+def _scan(stored: _Stored, read: Callable[[Iterable[ListedFile]], T]) -> T:
     """Blocking."""
-    return _in_index(path, result, lambda index: read(index.scan()))
+    with stored.index() as index:
+        return read(index.scan())
 
 
 async def _find(
-    context: Context, path: Path, result: Result, name: str
-) -> tuple[ZipEntry | None, list[str]]:
-    """As :meth:`ZipIndex.find`. What is not there is looked for among the names that are kept."""
-    entry = await context.reads.run(_in_index, path, result, lambda index: index.search(name))
-    if entry is not None:
-        return entry, []
-    names = await _names(context, path, result)
+    context: Context, stored: _Stored, name: str
+) -> tuple[tuple[ZipEntry, bool] | None, list[str]]:
+    """As :meth:`ResultIndex.find`. What is not there is looked for among the names that are
+    kept.
+    """
+    found = await context.reads.run(_in_index, stored, lambda index: index.search(name))
+    if found is not None:
+        return found, []
+    names = await _names(context, stored)
     if names is not None:
         there, similar = await context.reads.run(_similar, names, name)
         if not there:
             return None, similar
-    return await context.reads.run(_in_index, path, result, lambda index: index.find(name))
+    return await context.reads.run(_in_index, stored, lambda index: index.find(name))
 
 
 def _similar(names: Names, path: str) -> tuple[bool, list[str]]:
     """Whether it is there, and if not, some with the same name elsewhere. Blocking."""
     wanted, ending = spellings(path), "/" + path.rpartition("/")[2]
     similar: list[str] = []
-    for one, _, _ in names:
+    for one, *_ in names:
         if one in wanted:
             return True, []
         if len(similar) < _MAX_SIMILAR and f"/{one}".endswith(ending):
@@ -233,51 +262,48 @@ def _similar(names: Names, path: str) -> tuple[bool, list[str]]:
     return False, similar
 
 
-async def _names(context: Context, path: Path, result: Result) -> Names | None:
+async def _names(context: Context, stored: _Stored) -> Names | None:
     """Of all files in a result, read once for all who ask; None: too many to be kept."""
-    if (known := context.reads.names(result.sha256)) is not None:
+    key = stored.part.etag
+    if (known := context.reads.names(key)) is not None:
         return known
 
     async def read() -> Names | None:
-        if (
-            await context.reads.run(_in_index, path, result, lambda index: index.weight)
-            > MOST_NAMES
-        ):
+        if await context.reads.run(_in_index, stored, lambda index: index.weight) > MOST_NAMES:
             return None
-        names, batches = Names(), _batches(path, result)
+        names, batches = Names(), _batches(stored)
         while (some := await context.reads.run(next, batches, None)) is not None:
             names.add(some)
             if names.weight > MOST_NAMES:
                 return None
-        context.reads.keep(result.sha256, names)
+        context.reads.keep(key, names)
         return names
 
-    return await context.name_reads.read(0, result.sha256, read)
+    return await context.name_reads.read(0, key, read)
 
 
-def _batches(path: Path, result: Result) -> Iterator[list[ListedFile]]:
+def _batches(stored: _Stored) -> Iterator[list[ListedFile]]:
     """Blocking, for as long as others can wait for their turn."""
-    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        files = ZipIndex(fd, *result.section).scan()
+    with stored.index() as index:
+        files = index.scan()
         while some := list(islice(files, _BATCH)):
             yield some
 
 
-def _in_index(path: Path, result: Result, work: Callable[[ZipIndex], T]) -> T:
+def _in_index(stored: _Stored, work: Callable[[ResultIndex], T]) -> T:
     """Blocking."""
-    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        return work(ZipIndex(fd, *result.section))
+    with stored.index() as index:
+        return work(index)
 
 
-def _beside(path: Path, result: Result, name: str) -> tuple[str | None, str | None]:
+def _beside(stored: _Stored, name: str) -> tuple[str | None, str | None]:
     """Blocking."""
     prefix = name[: name.rfind("/") + 1]
     before = behind = None
-    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        index = ZipIndex(fd, *result.section)
+    with stored.index() as index:
         if index.count > _NEIGHBOURS:
             return None, None
-        for one, _, _ in index.scan():
+        for one, *_ in index.scan():
             if not one.startswith(prefix) or "/" in one[len(prefix) :]:
                 continue
             if one < name and (before is None or one > before):

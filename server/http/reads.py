@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Final, Generic, ParamSpec, TypeVar
 
@@ -155,17 +156,21 @@ class Names:
     def __init__(self) -> None:
         self._paths: list[str] = []
         self._sizes, self._modified = array("Q"), array("Q")
+        self._new = 0
+        """So many come first; the others are as they were sent."""
         self.weight = 0
 
     def add(self, files: Iterable[ListedFile]) -> None:
-        for path, size, modified in files:
+        for path, size, modified, is_input in files:
+            self._new += not is_input
             self._paths.append(path)
             self._sizes.append(size)
             self._modified.append(modified)
             self.weight += 80 + len(path) * (1 if path.isascii() else 2)
 
     def __iter__(self) -> Iterator[ListedFile]:
-        return map(ListedFile, self._paths, self._sizes, self._modified)
+        sent = chain(repeat(False, self._new), repeat(True))
+        return map(ListedFile, self._paths, self._sizes, self._modified, sent)
 
 
 class Reads:

@@ -55,10 +55,7 @@ async def send_result(
 async def _send_joined(
     request: web.Request, context: Context, job: Job, part: Part, key: AttemptKey, name: str
 ) -> web.StreamResponse:
-    stored, bundle = part.result, part.bundle
-    assert bundle is not None, "there is nothing to put together"
-    what = f"{stored.sha256}/{bundle.digest}/{part.folder}"
-    etag = hashlib.sha256(what.encode()).hexdigest()
+    stored, etag = part.result, part.etag
     known = await context.database.read(attempts.joined_sha256, key, stored)
     digest = hashlib.sha256() if known is None else None
     headers = zip_headers(name, known, etag)

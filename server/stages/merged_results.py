@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -35,6 +36,14 @@ class Part:
     """Of whose files it has those that it refers to; None: without them."""
     folder: str = ""
     """Of the bundle: the root of the attempt, ending in "/"."""
+
+    @property
+    def etag(self) -> str:
+        """Of the ZIP that is made of it alone; where that is not as it is stored, no digest."""
+        if not self.result.inputs or self.bundle is None:
+            return self.result.sha256
+        what = f"{self.result.sha256}/{self.bundle.digest}/{self.folder}"
+        return hashlib.sha256(what.encode()).hexdigest()
 
 
 def part_of(job: Job, prefix: str) -> Part | None:
@@ -95,7 +104,7 @@ class MergedResults:
         problems = list(missing[:_NOTED])
         for part in parts:
             try:
-                async with self._paths(part) as paths:
+                async with local_copies(self._contents, part) as paths:
                     await self._run(_add, self._merge, part, *paths)
             except (BundleError, FileNotFoundError) as problem:
                 unusable = UnusableResult(part, problem)
@@ -132,20 +141,10 @@ class MergedResults:
                     yield piece
                 return
             part = self._taken[number]
-            async with self._paths(part) as paths:
+            async with local_copies(self._contents, part) as paths:
                 pieces = _copy(self._merge, part, (number, first, last), *paths)
                 async for piece in self._pieces(pieces, digest):
                     yield piece
-
-    @asynccontextmanager
-    async def _paths(self, part: Part) -> AsyncIterator[tuple[Path, Path | None]]:
-        async with AsyncExitStack() as stack:
-            copy = self._contents.local_copy
-            result = await stack.enter_async_context(copy(FileKind.RESULT, part.result))
-            bundle = None
-            if part.result.inputs and part.bundle is not None:
-                bundle = await stack.enter_async_context(copy(FileKind.BUNDLE, part.bundle))
-            yield result, bundle
 
     async def _pieces(self, pieces: Iterator[bytes], digest: Hash | None) -> AsyncIterator[bytes]:
         if digest is not None:
@@ -187,20 +186,33 @@ async def merged_results(
             await asyncio.to_thread(merge.close)
 
 
+@asynccontextmanager
+async def local_copies(contents: Contents, part: Part) -> AsyncIterator[tuple[Path, Path | None]]:
+    """Paths of the result, and of the bundle if it is needed."""
+    async with AsyncExitStack() as stack:
+        copy = contents.local_copy
+        result = await stack.enter_async_context(copy(FileKind.RESULT, part.result))
+        bundle = None
+        if part.result.inputs and part.bundle is not None:
+            bundle = await stack.enter_async_context(copy(FileKind.BUNDLE, part.bundle))
+        yield result, bundle
+
+
 def _add(merge: Merge, part: Part, result: Path, bundle: Path | None) -> None:
-    with _source(part, result, bundle) as source:
+    with opened_source(part, result, bundle) as source:
         merge.add(source)
 
 
 def _copy(
     merge: Merge, part: Part, which: tuple[int, int, int], result: Path, bundle: Path | None
 ) -> Iterator[bytes]:
-    with _source(part, result, bundle) as source:
+    with opened_source(part, result, bundle) as source:
         yield from merge.copy(source, *which)
 
 
 @contextmanager
-def _source(part: Part, result: Path, bundle: Path | None) -> Iterator[Source]:
+def opened_source(part: Part, result: Path, bundle: Path | None) -> Iterator[Source]:
+    """What is read of a part. Blocking."""
     with ExitStack() as stack:
 
         def opened(path: Path) -> int:

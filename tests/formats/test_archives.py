@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shared.files.archives.zip_index import ZipIndex
+from shared.files.archives.zip_index import ListedFile, ZipIndex
 from shared.files.names import BundleError
 from tests.kit.cost import peak
 from tests.kit.each import each
@@ -344,7 +344,7 @@ def test_a_scan_finds_what_the_whole_list_has_and_of_a_damaged_one_it_ends(tmp_p
     with (tmp_path / "a.zip").open("w+b", buffering=0) as file:
         size = file.write(sealed(names))
         index = ZipIndex(file.fileno(), 0, size)
-        wanted = [(one.name, one.size, one.modified) for one, _ in index.files()]
+        wanted = [ListedFile(one.name, one.size, one.modified) for one, _ in index.files()]
         assert [one[0] for one in wanted] == names
         assert list(index.scan()) == wanted
         good = sealed(["a.txt", "b.txt"])

@@ -14,6 +14,7 @@ import pytest
 from shared.files.archives.inputs_list import list_line
 from tests.kit.each import each
 from tests.kit.fake_agent import Served
+from tests.kit.pages import browsing
 from tests.server.held_jobs import Setting, running, zipped
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -142,3 +143,67 @@ async def test_a_result_that_does_not_fit_its_bundle_is_refused_but_for_what_is_
         assert (status, b"unreadable_result" in body) == (409, True)
         assert b"result?only=new" in body
         assert (await here.get("result?only=new"))[0] == 200
+
+
+NEW = ["out.txt", "data/new.txt", "stdout.log", "stderr.log", "ferryman.json"]
+
+
+async def test_new_files_are_listed_first_and_each_is_read_where_it_is(served: Served) -> None:
+    """The list itself is none of them."""
+    async with ended(served) as here:
+        listed = (await here.document("files"))["items"]
+        assert [(one["path"], one["input"]) for one in listed] == [
+            *((path, False) for path in NEW),
+            *((path, True) for path in sorted(KEPT, reverse=True)),
+        ]
+        paged, query = list[str](), "limit=2"
+        while query:
+            found = await here.document(f"files?{query}")
+            paged += [one["path"] for one in found["items"]]
+            query = f"limit=2&cursor={found['next']}" if found["next"] else ""
+        assert paged == [one["path"] for one in listed]
+        for path in (*LEFT, *KEPT):
+            content = of_both(LEFT)[path]
+            assert (await here.get(f"files/{path}"))[2] == content
+            if len(content) > 2:
+                status, _, body = await here.get(f"files/{path}", Range="bytes=1-2")
+                assert (status, body) == (206, content[1:3])
+        for path in ("gone", "inputs.sha256"):
+            assert await here.refused(f"files/{path}") == (404, "file_not_found")
+        _, _, body = await here.get("files/in.txt")
+        assert b"data/in.txt" in body
+        assert (await here.get("logs?stream=stdout"))[2] == b"hello\n"
+    async with ended(served, result_files="changed") as here:
+        assert [one["path"] for one in (await here.document("files"))["items"]] == NEW
+
+
+@each("root", ["", "top/"])
+async def test_a_file_that_a_result_refers_to_is_read_below_the_bundles_folder(
+    served: Served, root: str
+) -> None:
+    files = {root + path: content for path, content in BUNDLE.items()}
+    async with ended(served, files=files) as here:
+        assert (await here.get("files/data/in.txt"))[2] == BUNDLE["data/in.txt"]
+        assert contents((await here.get("result"))[2])["data/in.txt"] == BUNDLE["data/in.txt"]
+
+
+async def test_the_page_shows_new_files_and_folds_those_of_the_bundle(served: Served) -> None:
+    many = {f"sent-{number:03}": b"%d" % number for number in range(250)}
+    left = {"z.txt": b"new"}
+    async with (
+        ended(served, left, BUNDLE | many, [*KEPT, *many]) as here,
+        browsing(here.caller.url) as browser,
+    ):
+        there, new, folded = f"/jobs/{here.job_id}/files", list[str](), list[str]()
+        while there:
+            page = await browser.see(there)
+            shown = [one.text for one in page.main.all("th", scope="row")]
+            sent = [one.text for part in page.main.all("details") for one in part.all("th")]
+            new += shown[: len(shown) - len(sent)]
+            folded += sent
+            there = next(iter(page.main.links("after=")), "")
+        assert new == ["data/", "ferryman.json", "z.txt"]
+        assert folded == ["run.sh", *many]
+        page = await browser.see(f"/jobs/{here.job_id}/files?folder=data")
+        assert [one.text for one in page.main.all("th", scope="row")] == ["in.txt"]
+        assert "in.txt" in page.main.one("details").text

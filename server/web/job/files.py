@@ -48,6 +48,8 @@ def crumbs(prefix: str) -> list[tuple[str, str]]:
 
 ROWS: Final = 200
 """On a page."""
+_SENT: Final = "/"
+"""Before the name of a file that is as it was sent, where it says how far a page came."""
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class FolderPage:
 
     Attributes:
         folders, files: by name.
+        inputs: files that are as they were sent; they come behind all others.
         count, size: of all files in it and below it; None: not counted.
         after: the next page begins behind it; None: there is none.
         running: they may change.
@@ -93,6 +96,7 @@ class FolderPage:
 
     folders: list[Folder] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
+    inputs: list[File] = field(default_factory=list)
     count: int | None = None
     size: int | None = None
     after: str | None = None
@@ -123,6 +127,7 @@ def folder_page(
     start, wanted = len(prefix), name.casefold()
     folders: dict[str, Folder] = {}
     count = size = 0
+    after_place = (after.startswith(_SENT), after.removeprefix(_SENT))
 
     def own() -> Iterator[ListedFile]:
         """Those that may be on the page; all are counted."""
@@ -141,10 +146,11 @@ def folder_page(
                     folder = folders[inner] = Folder(inner, f"{prefix}{inner}/")
                 folder.files += 1
                 folder.size += one.size
-            elif not after or after.endswith("/") or rest > after:
+            elif not after or after.endswith("/") or _place(one, start) > after_place:
                 yield one
 
-    files = heapq.nsmallest(most + 1, own())  # one more than fits: does a page follow?
+    # One more than fits: does a page follow?
+    files = heapq.nsmallest(most + 1, own(), key=lambda one: _place(one, start))
     names: Iterable[str] = ()
     if not after:
         names = folders
@@ -153,8 +159,19 @@ def folder_page(
     shown = [folders[one] for one in heapq.nsmallest(most + 1, names)]
     more = len(shown) + len(files) > most
     shown, files = shown[:most], files[: max(0, most - len(shown))]
-    last = (files[-1].path[start:] if files else f"{shown[-1].name}/") if more else None
-    return FolderPage(shown, [_file(one, start) for one in files], count, size, last)
+    last = None
+    if more and files:
+        last = f"{_SENT if files[-1].is_input else ''}{files[-1].path[start:]}"
+    elif more:
+        last = f"{shown[-1].name}/"
+    new, inputs = (
+        [_file(one, start) for one in files if one.is_input is sent] for sent in (False, True)
+    )
+    return FolderPage(shown, new, inputs, count, size, last)
+
+
+def _place(one: ListedFile, start: int) -> tuple[bool, str]:
+    return one.is_input, one.path[start:]
 
 
 def _file(one: ListedFile, start: int) -> File:

@@ -40,11 +40,13 @@ class ListedFile(NamedTuple):
 
     Attributes:
         modified: DOS date and time, the date in the upper 16 bits.
+        is_input: it is as it was sent.
     """
 
     path: str
     size: int
     modified: int
+    is_input: bool = False
 
 
 def spellings(path: str) -> set[str]:
@@ -62,6 +64,7 @@ class ZipIndex:
 
     Attributes:
         count: files and folders, as the archive says.
+        length: bytes of the table of contents: where positions in it end.
         weight: bytes of memory that a list of their names takes, about.
 
     Raises:
@@ -73,8 +76,8 @@ class ZipIndex:
         if size > there:
             raise BundleError("truncated", "the archive is cut short or damaged")
         self._archive = Archive(fd, start, size)
-        self.count, self._first, self._length = find_directory(self._archive)
-        self.weight = 40 * self.count + self._length
+        self.count, self._first, self.length = find_directory(self._archive)
+        self.weight = 40 * self.count + self.length
 
     def files(self, at: int = 0) -> Iterator[tuple[Listed, int]]:
         """The files from a position of the table of contents on, as they are listed, and for each
@@ -84,10 +87,10 @@ class ZipIndex:
             BundleError: damaged; or no entry begins at the position.
         """
         window, base = b"", at
-        while at < self._length:
-            if at - base + _LONGEST > len(window) and base + len(window) < self._length:
+        while at < self.length:
+            if at - base + _LONGEST > len(window) and base + len(window) < self.length:
                 base = at
-                count = min(_WINDOW, self._length - at)
+                count = min(_WINDOW, self.length - at)
                 window = self._archive.read(self._first + at, count)
             one, behind = read_listed(window, at - base)
             at = base + behind
@@ -101,9 +104,9 @@ class ZipIndex:
             BundleError: as :meth:`files`.
         """
         window, base, at = b"", 0, 0
-        while at < self._length:
-            if at - base + _LONGEST > len(window) and base + len(window) < self._length:
-                base, count = at, min(_WINDOW, self._length - at)
+        while at < self.length:
+            if at - base + _LONGEST > len(window) and base + len(window) < self.length:
+                base, count = at, min(_WINDOW, self.length - at)
                 window = self._archive.read(self._first + at, count)
             here = at - base
             name_at = here + _NAME_AT
@@ -135,7 +138,7 @@ class ZipIndex:
         similar: list[str] = []
         for one, _ in self.files():
             if one.name in wanted:
-                return self._located(one), []
+                return self.located(one), []
             if len(similar) < _MAX_SIMILAR and f"/{one.name}".endswith(ending):
                 similar.append(one.name)
         return None, similar
@@ -148,7 +151,7 @@ class ZipIndex:
         """
         for name in spellings(path):
             if (found := self._search(name.encode())) is not None:
-                return self._located(found)
+                return self.located(found)
         return None
 
     def _search(self, raw: bytes) -> Listed | None:
@@ -156,8 +159,8 @@ class ZipIndex:
         there is none, or the name stands in too many others.
         """
         tries = 0
-        for base in range(0, self._length, _WINDOW):
-            count = min(_WINDOW + _LONGEST, self._length - base)
+        for base in range(0, self.length, _WINDOW):
+            count = min(_WINDOW + _LONGEST, self.length - base)
             window = self._archive.read(self._first + base, count)
             at = window.find(raw)
             while 0 <= at < _WINDOW + _NAME_AT:
@@ -171,6 +174,17 @@ class ZipIndex:
                 at = window.find(raw, at + 1)
         return None
 
-    def _located(self, one: Listed) -> ZipEntry:
+    def last(self) -> Listed:
+        """What is listed last. Raises BundleError: nothing is."""
+        count = min(self.length, _LONGEST)
+        window = self._archive.read(self._first + self.length - count, count)
+        if (at := window.rfind(b"PK\1\2")) >= 0:
+            one, behind = read_listed(window, at)
+            if behind == count:
+                return one
+        raise BundleError("damaged", "the archive's table of contents is damaged")
+
+    def located(self, one: Listed) -> ZipEntry:
+        """It, checked. Raises BundleError."""
         entry, _ = locate(self._archive, one, one.header, self._first)
         return entry
