@@ -95,10 +95,8 @@ class Follower:
         await self._clock.sleep(_POLL_EVERY_S)
 
     async def _follow(self, client: FerrymanAgent) -> None:
-        """Compare, then follow the events until the agent is excluded.
-
-        Raises:
-            AgentError: they ended.
+        """Compare, then follow the events until the agent is excluded. Raises AgentError: they
+        ended.
         """
         health = await client.ask_health()
         await client.end_former()

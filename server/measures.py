@@ -66,11 +66,7 @@ class JobMeasures:
                 self._ended(service, state)
 
     def uploaded(self, at: Micros, service: str, jobs: int = 1, size: int = 0) -> None:
-        """There are new jobs.
-
-        Args:
-            size: of the bundle that was uploaded for them.
-        """
+        """There are new jobs. ``size``: of the bundle that was uploaded for them."""
         self._uploaded(service).inc(jobs)
         self._add_both(at, service, {"uploaded": jobs, "uploaded_bytes": size})
 

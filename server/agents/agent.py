@@ -38,11 +38,7 @@ _SMALL: Final = 256 << 10
 
 
 def say_connection(problem: BaseException | str, ca_key: str) -> str:
-    """What went wrong, and where.
-
-    Args:
-        ca_key: the setting that names the CAs to trust.
-    """
+    """What went wrong, and where. ``ca_key``: the setting that names the CAs to trust."""
     if isinstance(problem, aiohttp.ClientConnectorCertificateError):
         why = say_failure(problem.certificate_error)
         return f"{problem.host}:{problem.port}: {why} ({ca_key} names the CAs to trust)"
@@ -218,10 +214,8 @@ class Agent:
         return self.health is not None and self.health.packs
 
     async def ask_health(self) -> AgentHealth:
-        """Its health document; also when it is unhealthy.
-
-        Raises:
-            AgentError: no health document came.
+        """Its health document; also when it is unhealthy. Raises AgentError: no health document
+        came.
         """
         asked_at = self._clock.now()
         async with self._call(
@@ -236,12 +230,7 @@ class Agent:
 
     async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         """Send the current attempt and its bundle. With a Ferryman agent a repeat is harmless.
-
-        Args:
-            inputs: for Ferryman agents only.
-
-        Raises:
-            OSError: the stored bundle cannot be read.
+        ``inputs``: for Ferryman agents only. Raises OSError: the stored bundle cannot be read.
         """
         raise NotImplementedError
 
@@ -264,10 +253,7 @@ class Agent:
 
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
         """Download what an attempt left, ended or running, and check its digest. Raises
-        NoSuchPayload.
-
-        Args:
-            most: bytes that it is said to have; more are refused.
+        NoSuchPayload. ``most``: bytes that it is said to have; more are refused.
         """
         raise NotImplementedError
 
@@ -279,10 +265,7 @@ class Agent:
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         """Return once its processes are dead: the payload as it is then (None: the agent does not
-        say). Raises NoSuchPayload.
-
-        Args:
-            key: that the payload must have; None: none is known.
+        say). Raises NoSuchPayload. ``key``: that the payload must have; None: none is known.
         """
         raise NotImplementedError
 

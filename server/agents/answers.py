@@ -56,11 +56,7 @@ class Fetched:
 
 
 async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
-    """The whole body.
-
-    Raises:
-        ValueError: it is longer than ``most`` bytes.
-    """
+    """The whole body. Raises ValueError: it is longer than ``most`` bytes."""
     body = bytearray()
     while chunk := await answer.content.readany():
         body += chunk
@@ -70,11 +66,7 @@ async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
 
 
 async def document(answer: aiohttp.ClientResponse, model: type[Document]) -> Document:
-    """The body as a document.
-
-    Raises:
-        ValueError: it is not a document of the model.
-    """
+    """The body as a document. Raises ValueError: it is not a document of the model."""
     try:
         return model.model_validate_json(await read(answer, _DOCUMENT_BYTES))
     except ValueError as problem:
@@ -82,10 +74,8 @@ async def document(answer: aiohttp.ClientResponse, model: type[Document]) -> Doc
 
 
 async def refusal(answer: aiohttp.ClientResponse) -> AgentError:
-    """What an answer that is no success means.
-
-    Raises:
-        ValueError: it is not an agent's: it has none of its codes.
+    """What an answer that is no success means. Raises ValueError: it is not an agent's: it has none
+    of its codes.
     """
     try:
         body = json.loads(await read(answer, _REFUSAL_BYTES))
@@ -163,10 +153,8 @@ async def store(
     most: int | None = None,
 ) -> Fetched:
     """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
-    Raises Unreachable, OSError, TimeoutError.
-
-    Args:
-        most: bytes that were announced; more are not taken.
+    Raises Unreachable, OSError, TimeoutError. ``most``: bytes that were announced; more are not
+    taken.
     """
     digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
     gone = partial(remove_quietly, to.path)

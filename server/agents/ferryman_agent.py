@@ -219,9 +219,7 @@ class FerrymanAgent(Agent):
 
     async def log_size(self, job: Job, stream: str) -> int:
         """How many bytes the job's current attempt has written so far to "stdout" or "stderr".
-
-        Raises:
-            NoSuchPayload: it has ended there, so its logs are in its result.
+        Raises NoSuchPayload: it has ended there, so its logs are in its result.
         """
         async with self._live(job, f"logs/{stream}", offset=_NO_BYTES) as answer:
             return _size(answer, LOG_SIZE)
@@ -229,14 +227,8 @@ class FerrymanAgent(Agent):
     async def log(
         self, job: Job, stream: str, offset: int, *, follow: bool
     ) -> AsyncGenerator[bytes, None]:
-        """What it has written, from ``offset`` on.
-
-        Args:
-            follow: goes on with what it writes; ends when it has ended, or wrote nothing for a
-                while.
-
-        Raises:
-            NoSuchPayload: as above.
+        """What it has written, from ``offset`` on. ``follow``: goes on with what it writes; ends
+        when it has ended, or wrote nothing for a while. Raises NoSuchPayload: as above.
         """
         async with self._live(job, f"logs/{stream}", offset=offset, follow=int(follow)) as answer:
             while chunk := await answer.content.readany():
@@ -244,10 +236,7 @@ class FerrymanAgent(Agent):
 
     async def list_files(self, job: Job, after: str, limit: int) -> RunningFiles:
         """The files that the job's current attempt has now, behind the path ``after``; not more
-        than ``limit``.
-
-        Raises:
-            NoSuchPayload: it does not run any more: they are in its result.
+        than ``limit``. Raises NoSuchPayload: it does not run any more: they are in its result.
         """
         async with self._live(job, "files", "application/json", after=after, limit=limit) as answer:
             return await answers.document(answer, RunningFiles)
@@ -264,9 +253,7 @@ class FerrymanAgent(Agent):
 
     async def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Its bytes from ``start`` up to, not including, ``stop``; fewer where it has changed.
-
-        Raises:
-            RefusedByAgent, NoSuchPayload: as above.
+        Raises RefusedByAgent, NoSuchPayload: as above.
         """
         part = f"files/{quote(path, safe='')}"
         async with self._live(job, part, offset=start, stop=stop) as answer:
@@ -281,13 +268,8 @@ class FerrymanAgent(Agent):
         content_type: str = "application/octet-stream",
         **query: str | int,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer about the job's current attempt.
-
-        Args:
-            part: of the payload's address, percent-encoded.
-
-        Raises:
-            NoSuchPayload: it does not run any more.
+        """An answer about the job's current attempt. ``part``: of the payload's address,
+        percent-encoded. Raises NoSuchPayload: it does not run any more.
         """
         url = f"{self.base}/payloads/{job.payload_id}/{part}"
         asked: dict[str, str | int] = {"key": str(job.key)}

@@ -140,10 +140,8 @@ def _document(body: bytes) -> dict[str, Any]:
 
 
 def _payload(body: bytes, payload_id: int | None = None) -> PayloadDoc | None:
-    """The payload; None: its state says nothing about it.
-
-    Raises:
-        ValueError: not a payload, or another one.
+    """The payload; None: its state says nothing about it. Raises ValueError: not a payload, or
+    another one.
     """
     document = _document(body)
     if payload_id is not None and document["id"] != payload_id:

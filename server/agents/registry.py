@@ -103,13 +103,8 @@ class Registry:
     def refused(
         self, name: str, service: str, why: str, *, offered: bool, at_least_s: float
     ) -> float:
-        """It refused a job: it gets none of the service for a while, longer each time.
-
-        Args:
-            offered: False: it does not offer the service at all.
-
-        Returns:
-            For how many seconds.
+        """It refused a job: it gets none of the service for so many seconds, longer each time.
+        Not ``offered``: it does not offer the service at all.
         """
         which = (name, service)
         known = self._refusals.get(which)

@@ -113,11 +113,7 @@ class Visible:
 
 
 def visible(principal: Principal) -> Visible:
-    """The jobs that the principal may see and change.
-
-    Raises:
-        NotAllowed: its role has none.
-    """
+    """The jobs that the principal may see and change. Raises NotAllowed: its role has none."""
     match principal.role:
         case Role.USER:
             return Visible(user_id=principal.user_id)
@@ -172,10 +168,8 @@ def _check_portal(principal: Principal, user_id: str, do: str) -> None:
 
 
 def acting_as(principal: Principal, user_id: str) -> Principal:
-    """The principal for a request that a portal makes for one of its users.
-
-    Raises:
-        NotAllowed: it is no portal, or not of this user.
+    """The principal for a request that a portal makes for one of its users. Raises NotAllowed: it
+    is no portal, or not of this user.
     """
     if principal.role is not Role.PORTAL:
         raise NotAllowed(f"{principal.name} is no portal, so it acts for nobody else")

@@ -146,10 +146,8 @@ def _without_end(ended: Move) -> dict[str, Any]:
 def over(
     parent: Job, batch: Batch, service: Service, now: Micros, failed: Sequence[str]
 ) -> Move | None:
-    """What follows when no child is under way; None: there are still children to make.
-
-    Args:
-        failed: the first ones of the children that failed, by name and reason.
+    """What follows when no child is under way; None: there are still children to make. ``failed``:
+    the first ones of the children that failed, by name and reason.
     """
     completed = f"{batch.completed} of {_children(batch.total)} completed"
     if batch.completed == batch.total:

@@ -100,9 +100,7 @@ def room(
     most: int,
 ) -> int:
     """At most how many jobs of a service the agents take; no further than ``most`` is counted.
-
-    Args:
-        pack: how many tasks of an array share a slot of an agent that packs.
+    ``pack``: how many tasks of an array share a slot of an agent that packs.
     """
     found = 0.0
     for one in candidates:

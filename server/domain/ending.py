@@ -223,10 +223,8 @@ OF_A_RUN: Final = (
 
 
 def queued_again(now: Micros, reset: Iterable[str] = _OF_AN_ATTEMPT) -> dict[str, Any]:
-    """What a job in the queue has when another attempt follows.
-
-    Args:
-        reset: fields that it has as a new job has them.
+    """What a job in the queue has when another attempt follows. ``reset``: fields that it has as a
+    new job has them.
     """
     return {name: UNSET[name] for name in reset} | {"queued_at": now, "not_before": 0}
 
@@ -240,10 +238,8 @@ def requeue(
     again: Retry,
     fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> Move:
-    """Back into the queue; a job that is to be cancelled is Cancelled instead.
-
-    Args:
-        fields: for programs, beside those of the retry.
+    """Back into the queue; a job that is to be cancelled is Cancelled instead. ``fields``: for
+    programs, beside those of the retry.
     """
     if job.cancel_requested_at is not None:
         return end(job, JobState.CANCELLED, service, now, f"cancelled; {message}")

@@ -276,9 +276,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Move:
     """One or more steps through the table, made together and only if the job is still as seen.
-
-    Raises:
-        IllegalTransition: the table has no such step.
+    Raises IllegalTransition: the table has no such step.
     """
 
     job_id: int
@@ -398,14 +396,9 @@ class Attempt(Execution):
 
 
 def history(moves: Sequence[Event], now: Micros) -> list[HistoryEntry]:
-    """The states that a job had, each with the time for which it was in it.
-
-    Args:
-        moves: events of its moves, oldest first.
-
-    Returns:
-        An entry for each; the last one lasts until now. A clock that was set back makes no time
-        negative.
+    """The states that a job had, each with the time for which it was in it. ``moves``: events of
+    its moves, oldest first. Returns an entry for each; the last one lasts until now. A clock that
+    was set back makes no time negative.
     """
     ends = [*(move.at for move in moves[1:]), now]
     return [

@@ -201,10 +201,8 @@ class Permits:
         return f"{payload}.{self._signature(type(permit), payload)}"
 
     def read(self, kind: type[Permit], text: str, now: Micros) -> Permit:
-        """The ticket, link, login link or session that a request shows.
-
-        Raises:
-            PermitRefused: none of ours, expired, or its token was revoked.
+        """The ticket, link, login link or session that a request shows. Raises PermitRefused: none
+        of ours, expired, or its token was revoked.
         """
         payload, _, signature = text[:_LONGEST].rpartition(".")
         good = self._signature(kind, payload)
@@ -258,10 +256,8 @@ def ticket(
     ticket_id: str,
     origins: Collection[str],
 ) -> Ticket:
-    """The ticket that is asked for. Raises BadField, NotAllowed.
-
-    Args:
-        origins: to which ``return_to`` may lead.
+    """The ticket that is asked for. Raises BadField, NotAllowed. ``origins``: to which
+    ``return_to`` may lead.
     """
     _check_names(asked, TICKET_FIELDS)
     user = _text(asked, "user_id") or ""

@@ -60,10 +60,7 @@ class RetryPolicy:
 
 def check_retry_reasons(texts: Iterable[str], *, retried: bool) -> None:
     """Refuse what is neither a reason code nor an exit code of a failure, as in "exit:3". Raises
-    ValueError.
-
-    Args:
-        retried: whether these are to be tried again, which some reasons never are.
+    ValueError. ``retried``: whether these are to be tried again, which some reasons never are.
     """
     for text in texts:
         if text not in _REASONS:
@@ -144,9 +141,7 @@ def why_not(rules: RetryPolicy, used: int, reason: Reason | None, exit_code: int
 
 def later(used: int, most: int, delay_s: float, asked: RetryLater) -> Retry | None:
     """The bundle asked to be tried later. None: it has asked as often as its service allows.
-
-    Args:
-        delay_s: where it does not say when.
+    ``delay_s``: where it does not say when.
     """
     if used >= most:
         return None
@@ -169,11 +164,8 @@ def _again(delay_s: float) -> str:
 
 
 def delay_s(rules: RetryPolicy, used: int, uniform: Uniform) -> float:
-    """Seconds until the next retry.
-
-    Args:
-        used: retries before it, n in d, d·n, d·2ⁿ and uniform(0, d·2ⁿ); the linear delay of the
-            first retry is d.
+    """Seconds until the next retry. ``used``: retries before it, n in d, d·n, d·2ⁿ and uniform(0,
+    d·2ⁿ); the linear delay of the first retry is d.
     """
     if rules.backoff is None:
         delays = rules.delays_s or (0.0,)

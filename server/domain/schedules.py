@@ -80,10 +80,8 @@ def check_schedule_field(
 
 
 def job_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Those of a form that each of the schedule's jobs has.
-
-    Raises:
-        BadField: it has no name, or no cron line.
+    """Those of a form that each of the schedule's jobs has. Raises BadField: it has no name, or no
+    cron line.
     """
     for name, why in (("name", ": a schedule has a name"), ("cron", "")):
         if not fields.get(name):
@@ -92,10 +90,8 @@ def job_fields(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def next_time(line: str, time_zone: str, after: Micros) -> Micros:
-    """The first time behind ``after`` that fits a cron line.
-
-    Raises:
-        BadField: it is none, or no time of the next fifty years fits it; or there is no such zone.
+    """The first time behind ``after`` that fits a cron line. Raises BadField: it is none, or no
+    time of the next fifty years fits it; or there is no such zone.
     """
     if len(line.split()) != 5 or len(line) > _LONGEST:
         raise invalid("cron", f"{line[:64]!r} has not the five fields {_SUCH_AS}")

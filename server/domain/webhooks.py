@@ -83,11 +83,7 @@ class WebhookTarget:
 
 
 def webhook_target(url: str) -> WebhookTarget:
-    """The machine that the address of a webhook names.
-
-    Raises:
-        ValueError: it is no such address.
-    """
+    """The machine that the address of a webhook names. Raises ValueError: it is no such address."""
     such_as = "an address such as https://portal.example.org/hooks/ferryman"
     shown = repr(url[:64])
     if len(url) > _MAX_URL:
@@ -268,13 +264,9 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class AllowedTargets:
-    """Which machines webhooks may be sent to, apart from those of the Internet.
-
-    Args:
-        words: networks (``10.0.0.0/8``), addresses, host names, and ``name:port``.
-
-    Raises:
-        ValueError: one is none of these.
+    """Which machines webhooks may be sent to, apart from those of the Internet. ``words``: networks
+    (``10.0.0.0/8``), addresses, host names, and ``name:port``. Raises ValueError: one is none of
+    these.
     """
 
     def __init__(self, words: Sequence[str] = ()) -> None:
@@ -296,11 +288,8 @@ class AllowedTargets:
     def refusal(
         self, target: WebhookTarget, address: IPv4Address | IPv6Address | None
     ) -> str | None:
-        """Why nothing may be sent to an address of the target; None: it may.
-
-        Args:
-            address: to which the target's name leads; None: the target is one itself, or it is not
-                known yet.
+        """Why nothing may be sent to an address of the target; None: it may. ``address``: to which
+        the target's name leads; None: the target is one itself, or it is not known yet.
         """
         address = address or target.address
         if {(target.host, None), (target.host, target.port)} & self._hosts or address is None:

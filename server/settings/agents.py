@@ -48,10 +48,8 @@ class AgentTable(Section):
         return identity_of(self.identity_secret)
 
     def tls(self) -> TlsFiles | None:
-        """What it is called with over https; None: as the system has it.
-
-        Raises:
-            ValueError: a file cannot be used.
+        """What it is called with over https; None: as the system has it. Raises ValueError: a file
+        cannot be used.
         """
         if self.client_key is not None and self.client_cert is None:
             raise ValueError("client_key is of use only with client_cert")

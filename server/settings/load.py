@@ -23,11 +23,7 @@ _NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
 
 
 def agent_at(url: str) -> AgentTable:
-    """A Ferryman agent.
-
-    Raises:
-        SettingsError: no address.
-    """
+    """A Ferryman agent. Raises SettingsError: no address."""
     try:
         return AgentTable(url=url)
     except ValidationError as problem:
@@ -57,10 +53,8 @@ def of_record(record: ServiceRecord) -> Service:
 
 def check_tokens(table: ServerTable, *, others: bool) -> None:
     """Refuse settings with which nobody could do anything, or anybody everything. Raises
-    CannotListen.
-
-    Args:
-        others: whether there are operators' tokens that were made while the server ran.
+    CannotListen. ``others``: whether there are operators' tokens that were made while the server
+    ran.
     """
     check_exposure(table.host, table.needs_token, "server")
     if not table.needs_token or table.all_tokens() or others:
@@ -74,10 +68,8 @@ def check_tokens(table: ServerTable, *, others: bool) -> None:
 
 
 def orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
-    """job-orchestrator's own variables as tables of the settings.
-
-    Raises:
-        SettingsError: not a number, or a service without all three addresses.
+    """job-orchestrator's own variables as tables of the settings. Raises SettingsError: not a
+    number, or a service without all three addresses.
     """
     server: dict[str, Any] = {}
     if "PORT" in environ:

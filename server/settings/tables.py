@@ -46,10 +46,8 @@ _RESERVED: Final = frozenset({"HOME", "LANG", "PATH", "PWD", "TMPDIR"})
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
-    """Refuse names that are reserved or none, and values that no process can have.
-
-    Raises:
-        ValueError: it names the variable, never its value.
+    """Refuse names that are reserved or none, and values that no process can have. Raises
+    ValueError: it names the variable, never its value.
     """
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"{len(variables)} variables, at most {MAX_VARIABLES} are taken")

@@ -71,11 +71,7 @@ _KEYS: Final = {
 
 
 def allowances(server: Section, users: Mapping[str, UserTable]) -> Allowances:
-    """What each user may have.
-
-    Args:
-        server: the table [server], which says what holds for everybody.
-    """
+    """What each user may have. The table ``server`` says what holds for everybody."""
     usual = Allowance(**{field: getattr(server, key) for key, field in _KEYS.items()})
     exceptions: dict[str, Allowance] = {}
     for label, table in users.items():

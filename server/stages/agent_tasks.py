@@ -13,11 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class AgentTasks(Generic[Key]):
-    """One task for each key.
-
-    Args:
-        failed: the event that is logged when one raises.
-    """
+    """One task for each key. ``failed``: the event that is logged when one raises."""
 
     def __init__(self, failed: str) -> None:
         self._failed = failed

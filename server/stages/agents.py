@@ -156,10 +156,8 @@ class Agents(Stage):
         return resumed
 
     async def retire(self, name: str, message: str) -> AgentRecord:
-        """Use it no more: it gets no jobs and is not contacted.
-
-        Raises:
-            NoSuchAgent, Conflict: it has jobs.
+        """Use it no more: it gets no jobs and is not contacted. Raises NoSuchAgent, Conflict: it
+        has jobs.
         """
         record = await self.find(name)
         retired = await self._database.write(
@@ -178,12 +176,8 @@ class Agents(Stage):
 
     async def declare_lost(self, name: str, message: str) -> tuple[AgentRecord, int]:
         """End all attempts that it has, at once: its operator says that it will not come back.
-
-        Returns:
-            Its record, and how many attempts were ended.
-
-        Raises:
-            NoSuchAgent, Conflict: it can be reached, or is retired.
+        Returns its record, and how many attempts were ended. Raises NoSuchAgent, Conflict: it can
+        be reached, or is retired.
         """
         record = await self.find(name)
         if record.state is AgentState.RETIRED:

@@ -30,10 +30,8 @@ _CHILDREN_AT_ONCE: Final = 1_000
 
 
 class Batches(Stage):
-    """Begins and ends batches.
-
-    Args:
-        child_names: reads the children's names from their bundle; blocking.
+    """Begins and ends batches. ``child_names``: reads the children's names from their bundle;
+    blocking.
     """
 
     def __init__(

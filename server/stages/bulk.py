@@ -75,10 +75,8 @@ class Bulk(Stage):
         most: int,
     ) -> tuple[list[int], int | None]:
         """The next jobs that fit and that the principal may see, the newest first. Raises
-        NotAllowed.
-
-        Returns:
-            Their numbers, and the ``before_id`` of what follows (None: nothing does).
+        NotAllowed. Returns their numbers, and the ``before_id`` of what follows (None: nothing
+        does).
         """
         if where.states is None:
             where = replace(where, among=AMONG.get(action))
@@ -99,13 +97,8 @@ class Bulk(Stage):
         job_ids: Sequence[int],
         words: Sequence[str] = (),
     ) -> list[Done]:
-        """Do it, and say of each job what became of it.
-
-        Args:
-            words: tags; of a move the service.
-
-        Raises:
-            NotAllowed: the principal has no jobs.
+        """Do it, and say of each job what became of it. ``words``: tags; of a move the service.
+        Raises NotAllowed: the principal has no jobs.
         """
         done: list[Done] = []
         for start in range(0, len(job_ids), _SLICE):
@@ -135,11 +128,7 @@ class Bulk(Stage):
     async def _do(
         self, principal: Principal, action: BulkAction, job_id: int, words: Sequence[str]
     ) -> tuple[str, str]:
-        """Code and message of what was done.
-
-        Raises:
-            FerrymanError: why it was not.
-        """
+        """Code and message of what was done. Raises FerrymanError: why it was not."""
         by, now = principal.name, self._clock.now()
         match action:
             case BulkAction.CANCEL:

@@ -36,11 +36,7 @@ _CHECK_AGAIN_S: Final = 5.0
 
 
 class Cancel(Stage):
-    """Cancels jobs.
-
-    Args:
-        get: fetches what the job left.
-    """
+    """Cancels jobs."""
 
     def __init__(self, core: Core, get: Get) -> None:
         super().__init__(core)
@@ -118,10 +114,8 @@ class Cancel(Stage):
             del self._tasks[job_id]
 
     async def _try(self, job: Job) -> bool:
-        """One try. False: another stage has to move the job first.
-
-        Raises:
-            AgentError: the agent cannot do it now.
+        """One try. False: another stage has to move the job first. Raises AgentError: the agent
+        cannot do it now.
         """
         if job.state is JobState.QUEUED:
             return await self._cancelled(job, "cancelled before it was started")

@@ -66,10 +66,8 @@ class Clean(Stage):
         self.orphans_left = 0
 
     async def run_once(self) -> int:
-        """Some of everything, so that a stop does not have to wait for all of it.
-
-        Returns:
-            How many jobs and files were removed.
+        """Some of everything, so that a stop does not have to wait for all of it. Returns how many
+        jobs and files were removed.
         """
         now = self._clock.now()
         expired = await self._database.read(retention.expired, now, _AT_ONCE)

@@ -102,10 +102,8 @@ def _names(paths: Iterable[str], most: int) -> tuple[str, ...]:
 
 
 def child_names(bundle: Path) -> tuple[str, ...]:
-    """Sorted names of the children whose sealed bundle it is. Blocking.
-
-    Raises:
-        BundleError, OSError: it cannot be read.
+    """Sorted names of the children whose sealed bundle it is. Blocking. Raises BundleError,
+    OSError: it cannot be read.
     """
     with BundleReader(bundle) as reader:
         folders = {entry.path.partition("/")[0] for entry in reader.entries if "/" in entry.path}
@@ -113,11 +111,7 @@ def child_names(bundle: Path) -> tuple[str, ...]:
 
 
 class Deferral(Stage):
-    """Takes the children out of a result that was just stored.
-
-    Args:
-        children_of: makes their bundle.
-    """
+    """Takes the children out of a result that was just stored."""
 
     def __init__(
         self, core: Core, children_of: Callable[..., Awaitable[Children]] = children_of

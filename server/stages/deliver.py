@@ -37,11 +37,7 @@ TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Deliver(Stage):
-    """Sends claimed jobs.
-
-    Args:
-        get: is handed payloads that are past Prepared.
-    """
+    """Sends claimed jobs."""
 
     def __init__(self, core: Core, get: Get) -> None:
         super().__init__(core)

@@ -101,10 +101,8 @@ class Inbox:
         self, agent: Agent, payload: PayloadDoc, content: bytes | None, size: int
     ) -> None:
         """As :meth:`put`; waits while too many of the agent's payloads, or too large ones, are not
-        followed yet. So an agent that reports without end fills its connection only.
-
-        Args:
-            size: bytes of the document.
+        followed yet. So an agent that reports without end fills its connection only. ``size``:
+        bytes of the document.
         """
         which = (agent.name, payload.id)
         places = self._places.setdefault(agent.name, asyncio.Semaphore(_MAX_PLACES))

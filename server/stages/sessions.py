@@ -47,11 +47,7 @@ class Sessions(Stage):
         self._ended = await self._database.read(rows.ended)
 
     def principal_of(self, text: str, peer: str) -> Principal | None:
-        """Whose session this is; None: it is none, or not good any more.
-
-        Args:
-            peer: address that sent it.
-        """
+        """Whose session this is; None: it is none, or not good any more."""
         try:
             session = self._permits.read(Session, text, self._clock.now())
         except PermitRefused:
@@ -64,9 +60,7 @@ class Sessions(Stage):
 
     async def log_in(self, principal: Principal, peer: str, once: UsedTicket | None = None) -> str:
         """Begin a session of somebody who has shown a token. Returns its text. Raises LoginUsed.
-
-        Args:
-            once: what logs in once.
+        ``once``: what logs in once.
         """
         if once is not None and not await self._database.write(rows.use_ticket, once):
             raise LoginUsed

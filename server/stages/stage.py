@@ -93,10 +93,7 @@ class Stage:
 
     async def _request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         """Store that the job is to be cancelled, unless it has ended, and so are all its children:
-        those that wait at once. Raises NoSuchJob.
-
-        Args:
-            by: who asked for it; the event says so.
+        those that wait at once. Raises NoSuchJob. ``by``: who asked for it; the event says so.
         """
         job, is_new = await self._database.write(requests.request_cancel, job_id, at, by)
         if is_new and job.deferred:

@@ -108,9 +108,7 @@ class Tokens(Stage):
 
     def owner(self, token_id: str, peer: str | None = None) -> Principal | None:
         """Whose token this is, for who has shown it before; None: it is not good any more.
-
-        Args:
-            peer: address that uses it now; None: nobody does.
+        ``peer``: address that uses it now; None: nobody does.
         """
         known, now = self._known.get(token_id), self._clock.now()
         if known is None or not known[0].live(now):
@@ -167,10 +165,8 @@ class Tokens(Stage):
     # -- operators
 
     async def create(self, new: NewToken, by: str) -> tuple[TokenRecord, str]:
-        """Make a token. Returns what is kept of it, and its text, which is not.
-
-        Raises:
-            Conflict: the name is another principal's.
+        """Make a token. Returns what is kept of it, and its text, which is not. Raises Conflict:
+        the name is another principal's.
         """
         now = self._clock.now()
         token_id, secret = self._random(ID_LETTERS, ID_LENGTH), self._secret()

@@ -74,10 +74,7 @@ class UnexpectedPayloads(Stage):
 
     async def _fitting(self, agent: Agent, payload: PayloadDoc, job: Job) -> PayloadDoc:
         """The payload; without its result if there is no room, and its job was cancelled: then
-        nobody waits for it.
-
-        Raises:
-            NoRoom: it has to wait.
+        nobody waits for it. Raises NoRoom: it has to wait.
         """
         payload = outcome.fitting(payload, await self._results.waiting.most())
         if payload.result is not None:

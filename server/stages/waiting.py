@@ -205,10 +205,8 @@ class _Held:
     def expected(
         self, job: Job, service: Service, position: int, recent: Recent, now: Micros
     ) -> dict[str, Any]:
-        """About when the job starts, where that can be said.
-
-        Args:
-            position: of the job, which waits for a slot, among those of its user.
+        """About when the job starts, where that can be said. ``position``: of the job, which waits
+        for a slot, among those of its user.
         """
         if recent.run_time_s is None or recent.waiting is None:
             return {}

@@ -166,10 +166,8 @@ class Webhooks(Stage):
             raise BadField("callback_url", "callback_refused", f"Invalid callback_url: {why}")
 
     async def secrets(self, principal: str, *, replace: bool = False) -> list[str]:
-        """The secrets of a principal, as ``whsec_…``, the one in use first.
-
-        Args:
-            replace: there is to be another one.
+        """The secrets of a principal, as ``whsec_…``, the one in use first. ``replace``: there is
+        to be another one.
         """
         if replace:
             await self._database.write(webhooks.replace, principal, self._clock.now())

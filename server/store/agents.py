@@ -38,12 +38,9 @@ def all_agents(tx: Tx) -> list[AgentRecord]:
 
 
 def register(tx: Tx, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
-    """Make rows for the agents of the settings, and for agents that only jobs name. An agent
-    that was retired because it was taken out of the settings, and is back, is active again.
-    If an agent has another name at the same address, its jobs get that name.
-
-    Returns:
-        As :func:`all_agents`.
+    """Make rows for the agents of the settings, and for agents that only jobs name. An agent that
+    was retired because it was taken out of the settings, and is back, is active again. If an agent
+    has another name at the same address, its jobs get that name. Returns as :func:`all_agents`.
     """
     _rename_by_address(tx, agents)
     for agent in agents:
@@ -118,14 +115,7 @@ def contacted(tx: Tx, contact: Contact, settings: Collection[str], at: Micros) -
 def set_state(
     tx: Tx, agent_id: str, state: AgentState, message: str, *, idle: bool = False
 ) -> AgentRecord | None:
-    """Change its state.
-
-    Args:
-        idle: only if it has no jobs.
-
-    Returns:
-        None: it has jobs.
-    """
+    """Change its state. ``idle``: only if it has no jobs. None: it has jobs."""
     rows = tx.rows(
         f"""
         UPDATE agents SET state = :state, message = :message
@@ -204,10 +194,8 @@ def _with_id(tx: Tx, agent_id: str) -> AgentRecord | None:
 
 
 def _take_id(tx: Tx, there: AgentRecord, own_id: str, taken: bool) -> None:
-    """Give an agent that had an id made of its name the id that it says now.
-
-    Args:
-        taken: there is a record with that id.
+    """Give an agent that had an id made of its name the id that it says now. ``taken``: there is a
+    record with that id.
     """
     values = {"old": there.id, "id": own_id, "name": there.name}
     tx.rows(

@@ -54,11 +54,8 @@ def several(tx: Tx, parents: Sequence[int]) -> dict[int, Batch]:
 
 
 def due(tx: Tx, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
-    """Parents for which there is something to do: children to make or to cancel, or all of
-    them have ended.
-
-    Args:
-        services: only of these may queued parents begin.
+    """Parents for which there is something to do: children to make or to cancel, or all of them
+    have ended. ``services``: only of these may queued parents begin.
     """
     params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
     sql = _DUE.format(services=", ".join(f":{name}" for name in params) or "NULL")
@@ -146,11 +143,8 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
 def make_children(
     tx: Tx, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
 ) -> bool:
-    """Queue the next children in one transaction, each as its parent is.
-
-    Returns:
-        False: nothing was changed, because the parent does not wait for them or has made some
-        since ``batch`` was read.
+    """Queue the next children in one transaction, each as its parent is. False: nothing was
+    changed, because the parent does not wait for them or has made some since ``batch`` was read.
     """
     parent_id = batch.parent_id
     counted = tx.rows(
@@ -185,14 +179,9 @@ def make_children(
 
 
 def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
-    """Make the move of a job that left children: it waits for them from now on.
-
-    Args:
-        bundle: stored, with a folder for each of them.
-
-    Returns:
-        The stored bundle that they share, which may have been there before. None: the job was
-        no longer as the move saw it.
+    """Make the move of a job that left children: it waits for them from now on. ``bundle``: stored,
+    with a folder for each of them. Returns the stored bundle that they share, which may have been
+    there before. None: the job was no longer as the move saw it.
     """
     parent = jobs.move(tx, move)
     if parent is None:
@@ -257,10 +246,8 @@ def children_of(
     after_id: int = 0,
     among: Collection[JobState] | None = None,
 ) -> list[Child]:
-    """The children of a job, the first one first, those with an id above ``after_id``.
-
-    Args:
-        among: those in one of these states; None: all.
+    """The children of a job, the first one first, those with an id above ``after_id``. ``among``:
+    those in one of these states; None: all.
     """
     values: dict[str, Any] = {"parent": parent_id, "after": after_id, "limit": limit}
     states = {f"state{number}": one for number, one in enumerate(among or ())}

@@ -32,11 +32,7 @@ class Columns(Generic[Record]):
         self._read = [(name, read[name]) for name in names if name in read]
 
     def record(self, row: Row, **beside: Any) -> Record:
-        """The record of a row.
-
-        Args:
-            beside: the fields without a column.
-        """
+        """The record of a row. ``beside``: the fields without a column."""
         # Asked for one name, SQLite's row compares it with the names of all columns before.
         named = dict(zip(row.keys(), row, strict=True))
         fields = dict(zip(self._names, self._values(named), strict=True))

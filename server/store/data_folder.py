@@ -88,10 +88,8 @@ def read_record(folder: Path) -> copies.Marks | None:
 
 
 def write_record(folder: Path, marks: copies.Marks) -> None:
-    """Write down where the database is; durable when it returns. Blocking.
-
-    Raises:
-        OSError: the record is as it was.
+    """Write down where the database is; durable when it returns. Blocking. Raises OSError: the
+    record is as it was.
     """
     fresh = folder / f"{RECORD}.new"
     with _writing:
@@ -106,10 +104,8 @@ def write_record(folder: Path, marks: copies.Marks) -> None:
 
 
 def _check_mounts(folder: Path) -> None:
-    """Files are moved by a rename, which does not go from one mount to another.
-
-    Raises:
-        OSError: a part of the folder is elsewhere.
+    """Files are moved by a rename, which does not go from one mount to another. Raises OSError: a
+    part of the folder is elsewhere.
     """
     for part in (folder / name for name in (*FileKind, "staging", UNKNOWN)):
         try:  # there is no such file, but it is looked for last
@@ -134,10 +130,8 @@ async def open_data(
     table: ServerTable, machine: Clock, stack: AsyncExitStack, *, new_database: bool = False
 ) -> tuple[PersistentClock, Database, RecordKeeper]:
     """Open them in the locked folder; the stack closes them. Raises WrongDatabase,
-    DatabaseUnavailable, OSError.
-
-    Args:
-        new_database: the database is to be used even if it is new, or not that of the folder.
+    DatabaseUnavailable, OSError. ``new_database``: the database is to be used even if it is new, or
+    not that of the folder.
     """
     _check_mounts(table.data_dir)
     path = table.database
@@ -194,9 +188,7 @@ def _tie(
 
 def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
     """What is wrong with the database for this folder, in words; empty: they belong together.
-
-    Raises:
-        WrongDatabase, OSError: the record cannot be read.
+    Raises WrongDatabase, OSError: the record cannot be read.
     """
     record, marks = read_record(folder), copies.marks(connection)
     if record is not None:
@@ -218,10 +210,7 @@ def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
 
 def look(folder: Path, path: Path) -> WrongDatabase | None:
     """What is wrong with the database for this folder; None: they belong together, or a first start
-    makes what is missing. Nothing is changed.
-
-    Raises:
-        OSError, sqlite3.Error: it cannot be read.
+    makes what is missing. Nothing is changed. Raises OSError, sqlite3.Error: it cannot be read.
     """
     try:
         record = read_record(folder)

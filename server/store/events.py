@@ -87,10 +87,8 @@ def append_new_event(
     at: Micros,
     new: NewEvent,
 ) -> None:
-    """Write an event that is no move, in the transaction of what it describes.
-
-    Args:
-        state: the job's.
+    """Write an event that is no move, in the transaction of what it describes. ``state``: the
+    job's.
     """
     values = {
         "job_id": key.job_id,
@@ -204,11 +202,8 @@ def moves(tx: Tx, job_id: int, most: int) -> list[Event]:
 
 
 def record_live(tx: Tx, reports: Sequence[Report]) -> set[AttemptKey]:
-    """Store what attempts say while they run, with events about what is new.
-
-    Returns:
-        The attempts that do run at the agent that reports them. Nothing was written about the
-        others.
+    """Store what attempts say while they run, with events about what is new. Returns the attempts
+    that do run at the agent that reports them. Nothing was written about the others.
     """
 
     running, noted = set[AttemptKey](), set[int]()

@@ -35,10 +35,8 @@ class Identity:
 
 
 def begin(tx: Tx, now: Micros, random: Callable[[int], bytes]) -> Identity:
-    """Begin a run of the server; what the database has not been given yet, it is given.
-
-    Args:
-        random: so many bytes that nobody can guess.
+    """Begin a run of the server; what the database has not been given yet, it is given. ``random``:
+    so many bytes that nobody can guess.
     """
     former, rehearsal = _value(tx, "former"), _value(tx, "rehearsal")
     return Identity(

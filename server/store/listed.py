@@ -68,10 +68,8 @@ def counted(which: Which, *, top_level: bool = False) -> str:
 
 
 def newest(which: Which, among: Sequence[JobState] | None, *, top_level: bool) -> str:
-    """The ids of the newest ``:limit`` jobs from ``:least`` on and below ``:before``.
-
-    Args:
-        among: their states; None: any.
+    """The ids of the newest ``:limit`` jobs from ``:least`` on and below ``:before``. ``among``:
+    their states; None: any.
     """
     found = _together(which, among or JobState, _NEWEST, top_level=top_level)
     return f"SELECT id FROM ({found}) AS found ORDER BY id DESC LIMIT :limit"  # noqa: S608 - no user input

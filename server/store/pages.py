@@ -63,10 +63,7 @@ def ids(tx: Tx, where: Filter, before_id: int | None, limit: int) -> tuple[list[
 
 def counts(tx: Tx, where: Filter, most: int) -> dict[JobState, int] | None:
     """How many jobs of each state fit, whatever ``where.state`` says; counts no further than
-    ``most``.
-
-    Returns:
-        None: the filter chooses by more than user, service and state, which no index counts.
+    ``most``. None: the filter chooses by more than user, service and state, which no index counts.
     """
     given = {"user_id": where.user_id, "service": where.service}
     rest = dataclasses.replace(where, user_id=None, service=None, state=None, top_level=False)

@@ -22,10 +22,8 @@ from shared.wire import JobState
 
 def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:
     """Store that a job is to be cancelled. From then on no child of it is claimed; the children are
-    cancelled afterwards, some in each transaction. Raises NoSuchJob.
-
-    Returns:
-        The job, and False if it has ended, or was to be cancelled before.
+    cancelled afterwards, some in each transaction. Raises NoSuchJob. Returns the job, and False if
+    it has ended, or was to be cancelled before.
     """
     rows = tx.rows(
         """

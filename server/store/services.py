@@ -61,10 +61,8 @@ def all_services(tx: Tx) -> list[ServiceRecord]:
 def put(
     tx: Tx, name: str, settings: Mapping[str, Any], env: Mapping[str, str] | None, at: Micros
 ) -> ServiceRecord:
-    """Make a service, or change all of its settings. A retired one is in use again.
-
-    Args:
-        env: None: as they are.
+    """Make a service, or change all of its settings, and its ``env`` where that is given. A retired
+    one is in use again.
     """
     values = {
         "name": name,

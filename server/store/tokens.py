@@ -48,11 +48,7 @@ def all_tokens(tx: Tx) -> list[TokenRecord]:
 def page(
     tx: Tx, which: TokenFilter, limit: int, before: tuple[Micros, str] | None
 ) -> list[TokenRecord]:
-    """Tokens, the newest first.
-
-    Args:
-        before: time and id of the last one of the page before.
-    """
+    """Tokens, the newest first. ``before``: time and id of the last one of the page before."""
     wanted = {"name": which.name, "role": which.role, "user_id": which.user_id, "id": which.id}
     params: dict[str, Any] = {key: value for key, value in wanted.items() if value is not None}
     where = [f"{column} = :{column}" for column in params]
@@ -75,10 +71,8 @@ def get(tx: Tx, token_id: str) -> TokenRecord | None:
 
 
 def insert(tx: Tx, new: TokenRecord, check: Callable[[Sequence[TokenRecord]], None]) -> None:
-    """Keep a token.
-
-    Args:
-        check: called with all tokens of the same name; what it raises undoes the insert.
+    """Keep a token. ``check``: called with all tokens of the same name; what it raises undoes the
+    insert.
     """
     rows = tx.rows("SELECT * FROM tokens WHERE name = :name", {"name": new.name})
     check([_record(row) for row in rows])

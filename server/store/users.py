@@ -98,10 +98,8 @@ def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:
 
 
 def check_uploads(tx: Tx, user_id: str, size: int, most: int, at: Micros) -> None:
-    """Raises DayUsed, OverDay: no upload of this size may be made.
-
-    Args:
-        most: bytes a day; 0: any number.
+    """Raises DayUsed, OverDay: no upload of this size may be made. ``most``: bytes a day; 0: any
+    number.
     """
     refusal = over_day(user_id, uploaded_on(tx, user_id, at), size, most, at) if most else None
     if refusal is not None:

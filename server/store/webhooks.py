@@ -143,22 +143,15 @@ def begin(tx: Tx, deliveries: Sequence[Delivery], until: Micros) -> list[Deliver
     return begun
 
 
-def end(tx: Tx, delivery: Delivery, done: Try, again_at: Micros | None) -> bool:
-    """Write down how a try went.
-
-    Args:
-        again_at: when it is tried again; None: it has ended.
-
-    Returns:
-        Whether it was still this try; else nothing was changed.
-    """
+def end(tx: Tx, delivery: Delivery, done: Try, again_at: Micros | None) -> None:
+    """Write down how a try went, and when it is tried again; None: it has ended."""
     ended = again_at is None
     tried = [*delivery.tried, done][-_TRIES_KEPT:]
-    rows = tx.rows(
+    tx.rows(
         """
         UPDATE deliveries SET state = :state, message = :message, next_at = :next,
             ended_at = :ended, tried = :tried
-        WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING id
+        WHERE id = :id AND tries = :tries AND state = 'pending'
         """,
         {
             "id": delivery.id,
@@ -170,7 +163,6 @@ def end(tx: Tx, delivery: Delivery, done: Try, again_at: Micros | None) -> bool:
             "tried": json.dumps([[getattr(one, name) for name in _TRY] for one in tried]),
         },
     )
-    return bool(rows)
 
 
 def of_job(tx: Tx, job_id: int) -> list[Delivery]:

@@ -45,12 +45,7 @@ class Refused(OSError):
 
 
 class HttpWebhookClient:
-    """Delivers webhooks over HTTP.
-
-    Args:
-        allowed: machines apart from those of the Internet.
-        lookup: asks the name servers; None: the system does.
-    """
+    """Delivers webhooks over HTTP."""
 
     def __init__(
         self,
