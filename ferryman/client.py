@@ -310,9 +310,11 @@ class Client(Operators):
         attempt: int | None = None,
         children: bool = False,
         bundle: bool = False,
+        only_new: bool = False,
         progress: ProgressCallback | None = None,
     ) -> Downloaded:
-        """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
+        """Fetch the result, a ZIP; a file appears only when it is whole and its digest, or where
+        the server says none the checksums in it, are right.
 
         Args:
             to: a folder (the file is then ``job-17.zip`` in it) or the file to write, replaced if
@@ -323,6 +325,7 @@ class Client(Operators):
             attempt: what this attempt left, whatever became of it.
             children: of a parent, what its children left, each in a folder of its name.
             bundle: what was uploaded, whatever the state.
+            only_new: without files of the bundle that are there as they were sent.
             progress: called with bytes received and bytes in all.
 
         Raises:
@@ -343,6 +346,10 @@ class Client(Operators):
             name, query = f"{name}-children", {"children": "1"}
         if attempt is not None:
             name, query = f"{name}-attempt-{attempt}", {"attempt": str(attempt)}
+        if only_new:
+            if partial or bundle:
+                raise BadArgument("only_new is of results, not with partial or bundle")
+            name, query = f"{name}-new", {**query, "only": "new"}
         sink = await sink_for(to, f"{name}.zip")
         return await Download(self._transport, path, sink, query=query, on_progress=progress).run()
 

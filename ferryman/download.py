@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
@@ -108,6 +109,10 @@ class Sink(Protocol):
         """
         ...
 
+    def damage(self) -> str:
+        """What is wrong with the ZIP that was written; empty: nothing, or it cannot be read."""
+        ...
+
     def finish(self) -> None:
         """All is written."""
         ...
@@ -135,6 +140,11 @@ class FileSink:
     def restart(self) -> None:
         self._opened().seek(0)
         self._opened().truncate(0)
+
+    def damage(self) -> str:
+        self._opened().flush()
+        with self._partial.open("rb") as file:
+            return _damage(file)
 
     def finish(self) -> None:
         file = self._opened()
@@ -177,6 +187,15 @@ class ObjectSink:
         self._file.seek(self._start)
         self._file.truncate()
 
+    def damage(self) -> str:
+        if self._start or not (self._file.seekable() and self._file.readable()):
+            return ""
+        end = self._file.tell()
+        try:
+            return _damage(self._file)
+        finally:
+            self._file.seek(end)
+
     def finish(self) -> None:
         self._file.flush()
 
@@ -185,6 +204,17 @@ class ObjectSink:
             self.restart()
 
 
+def _damage(file: BinaryIO) -> str:
+    """Of a ZIP, as its own checksums say. Blocking."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            bad = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as problem:
+        return f"its ZIP cannot be read: {problem}"
+    return "" if bad is None else f"{bad!r} in its ZIP has another checksum"
+
+
+_ZIP: Final = "application/zip"
 _DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 _RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
 
@@ -200,7 +230,7 @@ class Downloaded:
     sha256: str
     """Hex."""
     checked: bool
-    """Whether the server sent a SHA-256, which was compared."""
+    """Whether the server sent a SHA-256, which was compared; else the checksums in a ZIP were."""
 
 
 class Download:
@@ -218,7 +248,7 @@ class Download:
         sink: Sink,
         *,
         query: Mapping[str, str] | None = None,
-        media: str | None = "application/zip",
+        media: str | None = _ZIP,
         on_progress: ProgressCallback | None = None,
     ) -> None:
         self._transport, self._path, self._query = transport, path, query
@@ -267,7 +297,10 @@ class Download:
                 break
         got = self._hash.hexdigest()
         if self._expected not in {None, got}:
-            raise BadDownload(str(self._sink.path), str(self._expected), got)
+            raise BadDownload(str(self._sink.path), self._expected, got)
+        unsure = self._expected is None and self._media == _ZIP
+        if unsure and (why := await asyncio.to_thread(self._sink.damage)):
+            raise BadDownload(str(self._sink.path), None, got, why)
 
     async def _fetch_once(self) -> None:
         headers = {}

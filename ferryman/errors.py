@@ -155,16 +155,15 @@ class BadDownload(FerrymanError):
     """What arrived is not what the server says it sent. Nothing was left behind.
 
     Attributes:
-        expected: SHA-256 from the server, hex.
+        expected: SHA-256 from the server, hex; None: it said none, and the ZIP is damaged.
         got: SHA-256 of what arrived, hex.
     """
 
     code = "bad_download"
 
-    def __init__(self, what: str, expected: str, got: str) -> None:
-        super().__init__(
-            f"{what} arrived damaged: its SHA-256 is {got}, the server says {expected}"
-        )
+    def __init__(self, what: str, expected: str | None, got: str, why: str = "") -> None:
+        why = why or f"its SHA-256 is {got}, the server says {expected}"
+        super().__init__(f"{what} arrived damaged: {why}")
         self.expected, self.got = expected, got
 
 

@@ -61,6 +61,10 @@ async def download(
         typer.Option("--children", help="Of a parent: what its children left, a folder for each."),
     ] = False,
     bundle: Annotated[bool, typer.Option("--bundle", help="What was uploaded.")] = False,
+    only_new: Annotated[
+        bool,
+        typer.Option("--only-new", help="Without files of the bundle that are as they were sent."),
+    ] = False,
     quiet: Quiet = False,
     json: Json = False,
     *,
@@ -74,14 +78,16 @@ async def download(
 
     With --output - the ZIP itself, or the one file that is named, goes to stdout.
     """
-    if files and (partial or children or bundle):
-        raise BadArgument("--partial, --children, --bundle are of whole ZIPs: name no files")
+    if files and (partial or children or bundle or only_new):
+        raise BadArgument(
+            "--partial, --children, --bundle, --only-new are of whole ZIPs: name no files"
+        )
     if output == STDOUT and (json or not files):
         check_stdout(json=json)
     to = _place(files or [], output)
     what: dict[str, Any] = {"attempt": attempt}
     if not files:
-        what |= {"partial": partial, "children": children, "bundle": bundle}
+        what |= {"partial": partial, "children": children, "bundle": bundle, "only_new": only_new}
     try:
         each: Sequence[str | None] = files or [None]
         done = [await fetch(client, job_id, to, file, quiet=quiet, **what) for file in each]

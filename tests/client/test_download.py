@@ -20,9 +20,10 @@ from ferryman.download import ObjectSink, leads_elsewhere, target_path, unpack
 from tests.client import fake_server
 from tests.client.fake_server import HERE, FakeServer, doc, hang_up, job, page, problem
 from tests.kit.each import each
+from tests.kit.raw_archives import zipped
 
-CONTENT = bytes(range(251)) * 12_000  # 3 MB
-DAMAGED = b"\1" + CONTENT[1:]
+CONTENT = zipped({"a": bytes(range(251)) * 12_000}, zipfile.ZIP_STORED)  # 3 MB
+DAMAGED = CONTENT[:1_000] + b"x" + CONTENT[1_001:]
 RESULT = f"GET {HERE}/result"
 
 
@@ -131,6 +132,32 @@ async def test_a_damaged_file_is_fetched_once_more_and_then_leaves_nothing_behin
     assert [path.name for path in tmp_path.iterdir()] == ["job-17.zip"]
     assert (tmp_path / "job-17.zip").read_text() == "old"
     assert len(handler.asked) == 2
+
+
+@each("damaged", [DAMAGED, CONTENT[:-1], b"no ZIP"])
+async def test_without_a_digest_the_checksums_in_the_zip_are_compared(tmp_path, damaged) -> None:
+    with (tmp_path / "open.zip").open("w+b") as file:
+        for to in (tmp_path, file):
+            how: dict[str, Any] = {"content": lambda number: CONTENT if number else damaged}
+            await fetch(Serving(digest=False, **how), to)
+            file.seek(0)
+            file.truncate()
+            with pytest.raises(errors.BadDownload, match="its ZIP") as caught:
+                await fetch(Serving(digest=False, content=lambda _: damaged), to)
+            assert caught.value.expected is None
+
+
+async def test_what_is_new_is_asked_for(fake, tmp_path) -> None:
+    fake.on(RESULT, *[Serving()] * 3)
+    async with fake.client() as client:
+        names = [
+            (await client.download(17, tmp_path, only_new=True, **more)).path.name
+            for more in ({}, {"attempt": 2}, {"children": True})
+        ]
+        with pytest.raises(errors.BadArgument, match="only_new"):
+            await client.download(17, tmp_path, only_new=True, bundle=True)
+    assert names == ["job-17-new.zip", "job-17-attempt-2-new.zip", "job-17-children-new.zip"]
+    assert [one.query.pop("only") for one in fake.asked[RESULT]] == ["new"] * 3
 
 
 async def test_what_never_gets_through_is_given_up_and_no_digest_believed(fake, tmp_path):
