@@ -19,7 +19,7 @@ from typing import Final
 from ferryman.errors import BadArgument, BadBundle
 
 IGNORE_FILE: Final = ".ferrymanignore"
-FORMER_RESULT: Final = re.compile(r"job-[0-9]+(-partial|-children|-attempt-[0-9]+)?(\.zip)?")
+FORMER_RESULT: Final = re.compile(r"job-[0-9]+(-partial|-children|-attempt-[0-9]+)?(-new)?(\.zip)?")
 """The names under which results are saved."""
 _RECEIPT: Final = "ferryman.json"
 _MAX_RECEIPT: Final = 1 << 20

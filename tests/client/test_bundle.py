@@ -148,7 +148,7 @@ SIZES = {
     ".git/config": 0,
     "sub/.git": 3,
     "job-3.zip": 0,
-    "job-3-attempt-2.zip": 0,
+    "job-3-attempt-2-new.zip": 0,
     "sub/job-4-partial.zip": 0,
     "sub/job-4-children.zip": 0,
     "result/ferryman.json": 0,
@@ -180,7 +180,7 @@ async def test_version_control_and_former_results_are_left_out(fake, ferryman, c
         assert [name for _, name, _ in upload.files] == MINE
     assert said.err.splitlines()[:-1] == [
         "sending 4 files (35 B)",
-        "left out: .git/, job-3-attempt-2.zip, job-3.zip, result/, sub/.git and 2 more "
+        "left out: .git/, job-3-attempt-2-new.zip, job-3.zip, result/, sub/.git and 2 more "
         "(--everything sends them)",
     ]
     assert (quiet.code, quiet.err) == (0, "")
