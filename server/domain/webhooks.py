@@ -127,7 +127,7 @@ class NewDelivery:
     url: str
     event: WebhookEvent
     body: str
-    at: Micros
+    created_at: Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,46 +171,37 @@ class Try:
     """Trying again is of no use."""
 
 
-def deliveries_of(job: Job, move: Move) -> list[NewDelivery]:
-    """What a move of a job has to announce.
-
-    Children of a batch are not announced: their parent is.
-
-    Args:
-        job: after the move.
+def announced(job: Job, move: Move) -> NewDelivery | None:
+    """What a move has to announce of a job, as it is after it. Children of a batch are not
+    announced: their parent is.
     """
-    if job.parent_id is not None or job.callback_url is None or job.submitted_by is None:
-        return []
-    found: list[NewDelivery] = []
-    steps = move.steps
-    for step in steps:
-        event = _EVENT_OF.get(step.to)
-        if event is None:
-            continue
-        is_last = step is steps[-1]
-        body = WebhookBody(
-            type=event,
-            timestamp=utc(step.at),
-            data=WebhookJob(
-                id=job.id,
-                status=step.to,
-                message=step.message,
-                user_id=job.user_id,
-                service=job.service,
-                name=job.name,
-                tags=list(job.tags),
-                meta=None if job.meta is None else json.loads(job.meta),
-                attempt=job.attempt,
-                run=job.run,
-                reason=step.reason,
-                exit_code=job.exit_code if is_last else None,
-                created_at=utc(job.created_at),
-                started_at=None if job.started_at is None else utc(job.started_at),
-                ended_at=utc(job.ended_at) if is_last and job.ended_at is not None else None,
-            ),
-        ).model_dump_json()
-        found.append(NewDelivery(job.submitted_by, job.callback_url, event, body, step.at))
-    return found
+    event = _EVENT_OF.get(move.to)
+    if event is None or job.parent_id is not None:
+        return None
+    if job.callback_url is None or job.submitted_by is None:
+        return None
+    body = WebhookBody(
+        type=event,
+        timestamp=utc(move.at),
+        data=WebhookJob(
+            id=job.id,
+            status=move.to,
+            message=move.message,
+            user_id=job.user_id,
+            service=job.service,
+            name=job.name,
+            tags=list(job.tags),
+            meta=None if job.meta is None else json.loads(job.meta),
+            attempt=job.attempt,
+            run=job.run,
+            reason=move.reason,
+            exit_code=job.exit_code,
+            created_at=utc(job.created_at),
+            started_at=None if job.started_at is None else utc(job.started_at),
+            ended_at=None if job.ended_at is None else utc(job.ended_at),
+        ),
+    ).model_dump_json()
+    return NewDelivery(job.submitted_by, job.callback_url, event, body, move.at)
 
 
 def next_try_s(last: Try, uniform: Callable[[float, float], float]) -> float | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from typing import Final, TypeAlias
 
 from server.domain.jobs import Job, Move
-from server.domain.webhooks import Delivery, Try, deliveries_of, webhook_target
+from server.domain.webhooks import Delivery, Try, announced, webhook_target
 from server.store.columns import Columns, insert
 from shared.clock import Micros
 from shared.sql import Row, Tx
@@ -33,19 +34,9 @@ _REPLACED: Final = "webhooks of "
 
 def announce(tx: Tx, job: Job, move: Move) -> None:
     """Add what a move has to announce, in the move's transaction."""
-    for new in deliveries_of(job, move):
-        values = {
-            "job_id": job.id,
-            "user_id": job.user_id,
-            "principal": new.principal,
-            "url": new.url,
-            "target": str(webhook_target(new.url)),
-            "event": new.event,
-            "body": new.body,
-            "next_at": new.at,
-            "created_at": new.at,
-        }
-        insert(tx, "deliveries", values)
+    if (new := announced(job, move)) is not None:
+        of = {"job_id": job.id, "user_id": job.user_id, "target": str(webhook_target(new.url))}
+        insert(tx, "deliveries", asdict(new) | of | {"next_at": new.created_at})
 
 
 Walked: TypeAlias = tuple[str, str]
