@@ -46,7 +46,7 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
         return Messages(_messages(found), reached, full, job.ended and not full)
 
     def changes() -> event_stream.Changes:
-        return context.wakeups.events_of(wanted)
+        return context.wakeups.events.of(wanted)
 
     if event_stream.is_wanted(request):
         seen = event_stream.last_event_id(request)
@@ -86,10 +86,10 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
             return Messages(_messages(page.items), page.reached, page.more)
 
         key = (visible(principal), where, behind)
-        return await context.event_reads.read(context.wakeups.events_version, key, own)
+        return await context.event_reads.read(context.wakeups.events.version, key, own)
 
     def changes() -> event_stream.Changes:
-        return context.wakeups.events_of(None)
+        return context.wakeups.events.of(None)
 
     if streamed:
         return await event_stream.stream(

@@ -5,6 +5,7 @@ gets the answer for an unknown id.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from server.domain import access
 from server.domain.errors import NoSuchJob
@@ -15,6 +16,9 @@ from server.store.listed import Filter
 from shared.principals import Principal
 from shared.sql import Database
 from shared.wire import JobState
+
+_NOBODY: Final = ""
+"""No user is called so."""
 
 
 async def read_job(database: Database, principal: Principal, job_id: int) -> Job:
@@ -43,8 +47,6 @@ async def list_events(
     Raises NotAllowed.
     """
     visible = _visible(principal, where)
-    if visible is None:
-        return EventsPage([], after, more=False)
     return await database.read_list(events.page, visible, after, limit)
 
 
@@ -54,24 +56,14 @@ async def list_jobs(
     """A page, as :func:`server.store.pages.page` gives it, of the jobs that fit and that the
     principal may see. Raises NotAllowed.
     """
-    visible = _visible(principal, where)
-    return (
-        ([], None)
-        if visible is None
-        else await database.read_list(pages.page, visible, before_id, limit)
-    )
+    return await database.read_list(pages.page, _visible(principal, where), before_id, limit)
 
 
 async def list_ids(
     database: Database, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[int], int | None]:
     """The numbers of the jobs that :func:`list_jobs` gives. Raises NotAllowed."""
-    visible = _visible(principal, where)
-    return (
-        ([], None)
-        if visible is None
-        else await database.read_list(pages.ids, visible, before_id, limit)
-    )
+    return await database.read_list(pages.ids, _visible(principal, where), before_id, limit)
 
 
 async def count_jobs(
@@ -80,19 +72,17 @@ async def count_jobs(
     """As :func:`server.store.pages.counts`, of the jobs that the principal may see. Raises
     NotAllowed.
     """
-    visible = _visible(principal, where)
-    return None if visible is None else await database.read_list(pages.counts, visible, most)
+    return await database.read_list(pages.counts, _visible(principal, where), most)
 
 
-def _visible(principal: Principal, where: Filter) -> Filter | None:
-    """What the principal may see of it; None: nothing. Raises NotAllowed."""
+def _visible(principal: Principal, where: Filter) -> Filter:
+    """What the principal may see of it. Raises NotAllowed."""
     visible = access.visible(principal)
-    if visible.job_id is not None:
-        return None  # one job is no list
-    if visible.user_id is not None:
-        if where.user_id not in (None, visible.user_id):
-            return None
+    if visible.user_id is not None and where.user_id is None:
         where = replace(where, user_id=visible.user_id)
+    # One job is no list, either.
+    if visible.job_id is not None or visible.user_id not in (None, where.user_id):
+        where = replace(where, user_id=_NOBODY)
     return replace(where, submitted_by=visible.submitted_by)
 
 

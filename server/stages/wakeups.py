@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
 from typing import Final
 
 from server.domain.jobs import Hold, Job
@@ -27,6 +26,7 @@ class JobWakeups(Wakeups):
         claim: there may be a job for a slot, or a slot for a job, since it was claimed last.
         calls: how often there might be one or the other.
         settings_changed: of services or agents, since the Sender looked last.
+        events: of requests that wait for events of jobs.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -41,7 +41,7 @@ class JobWakeups(Wakeups):
         self.batches = asyncio.Event()
         self.webhooks = asyncio.Event()
         self.claim, self.calls, self.settings_changed = True, 0, False
-        self._events = Wakeups()
+        self.events = Wakeups()
         self._recent: dict[int, tuple[Job, float]] = {}
 
     def changed(self, job: Job) -> None:
@@ -85,22 +85,11 @@ class JobWakeups(Wakeups):
 
     def noted(self, job_id: int) -> None:
         """There are new events of the job."""
-        self._events.notify(job_id, ended=False)
-
-    @property
-    def events_version(self) -> int:
-        """Another number after each commit with events."""
-        return self._events.version
-
-    def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set when something happened to the job (None: to any); and when the
-        server stops.
-        """
-        return self._events.of(job_id)
+        self.events.notify(job_id, ended=False)
 
     def close(self) -> None:
         super().close()
-        self._events.close()
+        self.events.close()
 
     def services_changed(self) -> None:
         """The settings of services, or whether they are paused, have changed."""

@@ -33,9 +33,9 @@ async def of_all(request: web.Request, site: Site) -> web.StreamResponse:
             return Messages(_changed(page.reached, bool(page.items)), page.reached, page.more)
 
         key = ("live", visible(principal), behind)
-        return await context.event_reads.read(context.wakeups.events_version, key, own)
+        return await context.event_reads.read(context.wakeups.events.version, key, own)
 
-    after, changes = await _after(request, site), context.wakeups.events_of(None)
+    after, changes = await _after(request, site), context.wakeups.events.of(None)
     return await event_stream.stream(request, context, read, after, changes, gather_s=_GATHER_S)
 
 
@@ -55,7 +55,7 @@ async def of_job(request: web.Request, site: Site) -> web.StreamResponse:
         first = False
         return Messages(data, reached, more, last)
 
-    after, changes = await _after(request, site), context.wakeups.events_of(job_id)
+    after, changes = await _after(request, site), context.wakeups.events.of(job_id)
     return await event_stream.stream(request, context, read, after, changes, gather_s=_GATHER_S)
 
 
