@@ -62,22 +62,16 @@ Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every f
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
-def settings_file(config: Path | None, data_dir: Path | None = None) -> Path | None:
-    """The file that is given, or that of the server on this host."""
-    return file_of_host(ServerSettings, "server.toml", config, data_dir)
+def used(config: Path | None, data_dir: Path | None = None) -> tuple[Path | None, ServerSettings]:
+    """The file that is given, or that of the server on this host; and the settings."""
+    file = file_of_host(ServerSettings, "server.toml", config, data_dir)
+    return file, read(file, {"server": {"data_dir": data_dir}})
 
 
-def server_settings(config: Path | None, data_dir: Path | None) -> ServerSettings:
-    return read(settings_file(config, data_dir), {"server": {"data_dir": data_dir}})
-
-
-def server_paths(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
-    return paths_of(server_settings(config, data_dir))
-
-
-def paths_of(settings: ServerSettings) -> tuple[Path, Path]:
+def paths(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
     """The data folder, and the database."""
-    return settings.server.data_dir, settings.server.database
+    table = used(config, data_dir)[1].server
+    return table.data_dir, table.database
 
 
 _ENDS: Final[Mapping[int, tuple[type[Exception], ...]]] = {
@@ -120,7 +114,7 @@ def backup(
     cannot be written; 74 the database cannot be used.
     """
     with problems():
-        folder, database = server_paths(config, data_dir)
+        folder, database = paths(config, data_dir)
         version = metadata.version("ferryman")
         made = back_up(folder, database, target, RealClock(), version, digests=verify)
     if as_json:
@@ -161,7 +155,7 @@ def restore_backup(
     74 the backup is damaged, or of a newer version.
     """
     with problems():
-        folder, database = server_paths(config, data_dir)
+        folder, database = paths(config, data_dir)
         done = restore(
             backup,
             folder,
@@ -193,7 +187,7 @@ def restore_backup(
 def doctor(config: Config = None) -> None:
     """For `ferryman doctor`: what is found on a server's host, as JSON. The server may run."""
     with problems():
-        file, settings = settings_file(config), server_settings(config, None)
+        file, settings = used(config)
         found = [asdict(one) for one in examine(settings, file, RealClock())]
     print(json.dumps({"findings": found}))  # noqa: T201 - the result
 
@@ -201,13 +195,12 @@ def doctor(config: Config = None) -> None:
 @program.command()
 def check(config: Config = None) -> None:
     """For `ferryman check`: what is probably not meant in a server's settings, as JSON."""
-    file = settings_file(config)
     with problems():
-        settings = read(file, {})
+        file, settings = used(config)
         check_tokens(settings.server, others=True)  # the database knows whether there are
     doubts = warnings(settings, file)
     with suppress(sqlite3.Error, OSError):  # the doctor says what is wrong with them
-        if (wrong := look(*paths_of(settings))) is not None:
+        if (wrong := look(settings.server.data_dir, settings.server.database)) is not None:
             doubts.append(str(wrong))
     print(json.dumps({"warnings": doubts}))  # noqa: T201 - the result
 
@@ -243,7 +236,7 @@ def verify(
     """
     clock = RealClock()
     with problems():
-        folder, database = server_paths(config, data_dir)
+        folder, database = paths(config, data_dir)
         begin = None if since is None else clock.now() - round(parse_duration(since) * SECOND)
         progress = _Progress(clock)
         done = Verification(folder, database, repair, not quick, begin, clock, progress).run()

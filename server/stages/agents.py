@@ -7,7 +7,8 @@ was reached.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -53,16 +54,12 @@ class Agents(Stage):
 
     async def contacted(self, name: str, health: AgentHealth) -> None:
         """An agent of the settings was reached."""
-        said = self._configured[name]
-        resources: dict[str, Any] = {"slots": health.slots, "services": health.services}
-        contact = Contact(
-            name,
-            said.kind,
-            said.address,
-            health.agent_id,
-            health.version,
-            resources,
-            health.labels,
+        contact = replace(
+            self._configured[name],
+            agent_id=health.agent_id,
+            version=health.version,
+            resources={"slots": health.slots, "services": health.services},
+            labels=health.labels,
         )
         now = self._clock.now()
         written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact, id_by_name
@@ -87,29 +88,13 @@ def contacted(tx: Tx, contact: Contact, settings: Collection[str], at: Micros) -
         _rename_in_jobs(tx, known.name, contact.name)
         if known.state is AgentState.DRAINING:
             state, message = known.state, known.message
-    values = {
-        "id": own_id,
-        "name": contact.name,
-        "kind": contact.kind,
-        "address": contact.address,
-        "version": contact.version,
-        "resources": json.dumps(dict(contact.resources)),
-        "labels": json.dumps(dict(contact.labels)),
-        "state": state,
-        "message": message,
-        "at": at,
-    }
-    rows = tx.rows(
-        """
-        UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
-               message = :message, version = :version, resources = :resources,
-               labels = :labels,
-               last_heard_at = :at, unreachable_s = 0
-        WHERE id = :id RETURNING *
-        """,
-        values,
-    )
-    return _record(rows[0])
+    values = asdict(contact) | {"state": state, "message": message, "last_heard_at": at}
+    del values["agent_id"]
+    values |= {name: json.dumps(values[name]) for name in ("resources", "labels")}
+    setting = ", ".join(f"{name} = :{name}" for name in values)
+    sql = f"UPDATE agents SET {setting}, unreachable_s = 0 WHERE id = :id RETURNING *"  # noqa: S608
+    [row] = tx.rows(sql, values | {"id": own_id})
+    return _record(row)
 
 
 def set_state(
