@@ -34,6 +34,8 @@ class FileKind(StrEnum):
     RESULT = "results"
 
 
+ROW_BYTES: Final = 32 << 10
+"""Contents up to this size are rows of the database, larger ones are files."""
 FIRST_EVENT: Final = f"job.{states.FIRST.lower()}"
 
 
@@ -58,6 +60,8 @@ class Bundle:
     """Of the content, see ``shared.files.bundles.format``."""
     own_modes: bool = field(default=False, compare=False)
     """Of a new one: no other upload may share its file."""
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """Of a new one that is small: written in the transaction that refers to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +72,10 @@ class Result:
     size: int
     sha256: str
     """Of the ZIP."""
-    offset: int = 0
-    """Where the ZIP begins in the file, which may hold those of several attempts."""
     inputs: int = 0
     """How many of the bundle's files its list names, which belong to it, too; 0: it is whole."""
-
-    @property
-    def section(self) -> tuple[int, int]:
-        """Where the ZIP begins in the file, and its size: whoever reads the file needs both."""
-        return self.offset, self.size
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """As a bundle's."""
 
 
 @dataclass(frozen=True, slots=True)

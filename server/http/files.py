@@ -128,7 +128,7 @@ async def scan_stored(
         Refusal: as :func:`list_stored`.
     """
     async with _opened(context, job, attempt) as stored:
-        names = await _names(context, stored)
+        names = await _names(context, stored.part)
         if names is not None:
             return await context.reads.run(read, names)
         return await context.reads.run(_scan, stored, read)
@@ -242,7 +242,7 @@ async def _find(
     found = await context.reads.run(_in_index, stored, lambda index: index.search(name))
     if found is not None:
         return found, []
-    names = await _names(context, stored)
+    names = await _names(context, stored.part)
     if names is not None:
         there, similar = await context.reads.run(_similar, names, name)
         if not there:
@@ -262,13 +262,13 @@ def _similar(names: Names, path: str) -> tuple[bool, list[str]]:
     return False, similar
 
 
-async def _names(context: Context, stored: _Stored) -> Names | None:
+async def _names(context: Context, part: Part) -> Names | None:
     """Of all files in a result, read once for all who ask; None: too many to be kept."""
-    key = stored.part.etag
+    key = part.etag
     if (known := context.reads.names(key)) is not None:
         return known
 
-    async def read() -> Names | None:
+    async def read_all(stored: _Stored) -> Names | None:
         if await context.reads.run(_in_index, stored, lambda index: index.weight) > MOST_NAMES:
             return None
         names, batches = Names(), _batches(stored)
@@ -278,6 +278,10 @@ async def _names(context: Context, stored: _Stored) -> Names | None:
                 return None
         context.reads.keep(key, names)
         return names
+
+    async def read() -> Names | None:  # with copies of its own: it may outlast who asks
+        async with local_copies(context.contents, part) as paths:
+            return await read_all(_Stored(part, paths))
 
     return await context.name_reads.read(0, key, read)
 

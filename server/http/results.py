@@ -43,11 +43,10 @@ async def send_result(
         part = Part("", stored, bundle, job.bundle_folder)
         return await _send_joined(request, context, job, part, key, f"{name}.zip")
     try:
+        if (content := await context.contents.small(stored)) is not None:
+            return await send_file(request, content, f"{name}.zip", stored.sha256)
         async with context.contents.local_copy(FileKind.RESULT, stored) as path:
-            whole = context.storage.in_memory(FileKind.RESULT, stored.file)
-            return await send_file(
-                request, path, f"{name}.zip", stored.sha256, stored.section, whole
-            )
+            return await send_file(request, path, f"{name}.zip", stored.sha256)
     except FileNotFoundError:
         raise await missing_result(context, job, key.attempt) from None
 

@@ -72,7 +72,7 @@ def back_up(
             copy_database(live, work / DATABASE)
             with connected(work / DATABASE) as copy:
                 copy.execute("PRAGMA foreign_keys=ON")
-                brought = bring(data_dir, work, stored_rows.stored_files(copy), digests=digests)
+                brought = bring(data_dir, work, copy, digests=digests)
                 gone = [file for file in brought.missing if not stored_rows.refers_to(live, file)]
                 copies.leave_out(copy, {file.job_id for file in gone})
                 manifest = _manifest(copy, brought, gone, work, made_at, version)

@@ -3,67 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import shutil
+import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 from server.domain.jobs import FileKind
+from server.storage.contents import memory_file
 from server.storage.folder import stored_path
+from server.store import stored_rows
 from server.store.stored_rows import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader
 from shared.files.names import BundleError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-
-def open_section(path: Path, start: int, size: int) -> io.BufferedReader:
-    """Open ``size`` bytes of the file from ``start``; fewer where the file ends before. Blocking.
-    Raises OSError.
-    """
-    return io.BufferedReader(_Section(path, start, size))
-
-
-class _Section(io.RawIOBase):
-    def __init__(self, path: Path, start: int, size: int) -> None:
-        super().__init__()
-        self._file = path.open("rb", buffering=0)
-        there = os.fstat(self._file.fileno()).st_size
-        self._start, self._size, self._at = start, max(0, min(size, there - start)), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        before = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if before + offset < 0:
-            raise ValueError(f"{offset} is before the beginning of the section")
-        self._at = before + offset
-        return self._at
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        count = max(0, min(len(view), self._size - self._at))
-        data = os.pread(self._file.fileno(), count, self._start + self._at)
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-_CHUNK: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -82,11 +38,12 @@ class Brought:
 
 
 def bring(
-    source: Path, target: Path, files: Iterable[StoredFile], *, digests: bool = False
+    source: Path, target: Path, database: sqlite3.Connection, *, digests: bool = False
 ) -> Brought:
     """Link or copy the files below ``target``, durable, mode 0600.
 
     Args:
+        database: a copy, which has what is no file.
         digests: compare them with their rows, too, not only their sizes.
 
     Raises:
@@ -96,29 +53,40 @@ def bring(
     for kind in FileKind:
         (target / kind).mkdir(mode=0o700)
     seen = dict[Path, list[StoredFile] | None]()
-    for file in files:
+    for file in stored_rows.stored_files(database):
         there = stored_path(target, file.kind, file.name)
-        if there in seen:  # jobs may share a bundle, or a file of results
+        if there in seen:  # jobs may share a bundle
             if (same := seen[there]) is not None:
                 same.append(file)
-            elif file.kind is FileKind.RESULT and trouble_of(there, file, digests=digests):
-                brought.damaged.append(file)
             continue
         seen[there] = None
-        there.parent.mkdir(mode=0o700, exist_ok=True)
         try:
-            _link_or_copy(stored_path(source, file.kind, file.name), there)
+            with readable(source, database, file) as path:
+                if path.is_relative_to(source):
+                    there.parent.mkdir(mode=0o700, exist_ok=True)
+                    _link_or_copy(path, there)
+                    path = there
+                if trouble_of(path, file, digests=digests):
+                    brought.damaged.append(file)
         except FileNotFoundError:
             seen[there] = brought.missing
             brought.missing.append(file)
             continue
-        if trouble_of(there, file, digests=digests):
-            brought.damaged.append(file)
         brought.files[file.kind] += 1
         brought.bytes[file.kind] += file.size
     for folder, _, _ in os.walk(target):
         durable.fsync_folder(Path(folder))
     return brought
+
+
+@contextmanager
+def readable(folder: Path, database: sqlite3.Connection, file: StoredFile) -> Iterator[Path]:
+    """Where it can be read: its bytes in memory where they are a row, else below the folder."""
+    if (row := stored_rows.content(database, file)) is None:
+        yield stored_path(folder, file.kind, file.name)
+    else:
+        with memory_file(row) as path:
+            yield path
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
@@ -149,13 +117,13 @@ def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | 
     """Compare a stored file with its row; None: it is as it should be."""
     try:
         size = path.stat().st_size
-        if size < file.offset + file.size or (file.kind is FileKind.BUNDLE and size != file.size):
-            wanted = file.offset + file.size
-            return FileTrouble("wrong_size", f"it has {size} bytes, not {wanted}")
+        if size != file.size:
+            return FileTrouble("wrong_size", f"it has {size} bytes, not {file.size}")
         if not digests:
             return None
         if file.kind is FileKind.RESULT:
-            same = _digest(path, file) == file.digest
+            with path.open("rb") as content:
+                same = hashlib.file_digest(content, "sha256").hexdigest() == file.digest
         else:
             with BundleReader(path, max_files=1_000_000) as reader:
                 same = reader.summary().digest == file.digest
@@ -171,11 +139,3 @@ def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | 
 def unreadable(problem: OSError) -> FileTrouble:
     """It may be whole all the same."""
     return FileTrouble("unreadable_file", f"it cannot be read: {problem.strerror or problem}")
-
-
-def _digest(path: Path, file: StoredFile) -> str:
-    with open_section(path, file.offset, file.size) as content:
-        digest = hashlib.sha256()
-        while data := content.read(_CHUNK):
-            digest.update(data)
-    return digest.hexdigest()

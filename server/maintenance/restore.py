@@ -22,7 +22,7 @@ from typing import Any, Final
 from server.domain.jobs import FileKind
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
-from server.store import copies, stored_rows
+from server.store import copies
 from server.store.data_folder import RECORD, UNKNOWN, read_record, write_record
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
@@ -91,7 +91,7 @@ def restore(
                 copy_database(source, staged)
             made += [data_dir / kind for kind in FileKind]
             with connected(staged) as copy:
-                brought = bring(backup, data_dir, stored_rows.stored_files(copy), digests=digests)
+                brought = bring(backup, data_dir, copy, digests=digests)
                 jobs = copies.count_jobs(copy)
             lost = len(brought.missing) + len(brought.damaged)
             if lost > len(manifest["incomplete"]):

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from server.domain.jobs import FileKind
-from server.maintenance.files import FileTrouble, open_section, trouble_of, unreadable
+from server.domain.jobs import ROW_BYTES, FileKind
+from server.maintenance.files import FileTrouble, readable, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows
 from server.store.data_folder import WrongDatabase, look
@@ -146,6 +146,9 @@ class Verification:
             then = "; a server removes it after a day" if wrong is None else ""
             for kind in FileKind:
                 self._strays(database, kind, then)
+        for name in stored_rows.stray_rows(database, delete=self.repair):
+            done = "removed" if self.repair else ""
+            self._add("stray_row", f"contents/{name}", "nothing refers to it", done)
         if self.repair:
             self._staging()
 
@@ -159,24 +162,24 @@ class Verification:
     def _check(self, database: sqlite3.Connection, file: StoredFile) -> None:
         """One stored file against its row."""
         self._count(f"{file.kind}")
-        path = stored_path(self.data_dir, file.kind, file.name)
-        trouble = trouble_of(path, file, digests=self.digests)
-        if trouble is None and self.digests and file.kind is FileKind.RESULT:
-            trouble = _no_zip(path, file)
+        with readable(self.data_dir, database, file) as path:
+            trouble = trouble_of(path, file, digests=self.digests)
+            if trouble is None and self.digests and file.kind is FileKind.RESULT:
+                trouble = _no_zip(path)
         if trouble is None or not stored_rows.refers_to(database, file):
             return  # removed meanwhile, with its row
         repaired = ""
-        if self.repair and self._is_lost(file.kind, trouble):
+        if self.repair and self._is_lost(file, trouble):
             repaired = stored_rows.give_up(database, file, trouble.text, self.clock.now())
         owner = f"{file.kind}/{file.name}" if file.kind is FileKind.BUNDLE else file.owner
         self._add(trouble.kind, owner, f"{file.kind}/{file.name}: {trouble.text}", repaired)
 
-    def _is_lost(self, kind: FileKind, trouble: FileTrouble) -> bool:
+    def _is_lost(self, file: StoredFile, trouble: FileTrouble) -> bool:
         """Whether the file is gone for good: a disk that fails to read, or is not mounted, may come
         back, and what is given up does not.
         """
-        if trouble.kind == "missing_file":
-            folder = self.data_dir / kind
+        if trouble.kind == "missing_file" and file.size > ROW_BYTES:
+            folder = self.data_dir / file.kind
             return folder.is_dir() and any(folder.iterdir())
         return trouble.kind != "unreadable_file"
 
@@ -203,9 +206,9 @@ class Verification:
             self._add("staging_file", f"staging/{path.name}", "an upload's that ended", "removed")
 
 
-def _no_zip(path: Path, file: StoredFile) -> FileTrouble | None:
+def _no_zip(path: Path) -> FileTrouble | None:
     try:
-        with open_section(path, file.offset, file.size) as content, zipfile.ZipFile(content):
+        with zipfile.ZipFile(path):
             return None
     except OSError as problem:
         return unreadable(problem)

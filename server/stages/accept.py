@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,17 +27,27 @@ from server.domain.errors import (
     invalid,
     no_such_dependency,
 )
-from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, UsedTicket, Wanted
+from server.domain.jobs import (
+    ROW_BYTES,
+    BatchRequest,
+    Bundle,
+    FileKind,
+    Job,
+    NewJob,
+    UsedTicket,
+    Wanted,
+)
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
-from server.stages.stage import Core, Stage
+from server.stages.stage import Stage
+from server.storage.contents import memory_file
 from server.storage.scratch import ScratchFile
 from server.store import bundles, inserts, jobs, permits, queue, totals, users
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
-from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
+from shared.files.opened import to_end
 from shared.principals import Principal
 from shared.settings.limits import lowered
 
@@ -89,7 +101,7 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     """The request with an index for each line of its ``array_file``.
 
     Args:
-        file: the sealed ZIP; it is written there for a while, if it is in memory.
+        file: the sealed ZIP, unless it is in memory.
 
     Raises:
         BadField: there is no such file, or it holds no tasks, or too many; or the bundle has a
@@ -118,15 +130,15 @@ async def count_lines(bundle: Path, name: str, most: int, content: bytes | None 
     """How many lines a file of a sealed bundle has; counts no further than ``most`` + 1.
 
     Args:
-        content: of the bundle, if it is in memory; it is in the file meanwhile.
+        content: of the bundle, if it is in memory and not in the file.
 
     Raises:
         BundleError: there is no such file, or a line cannot be a task.
         OSError
     """
 
-    def count() -> int:
-        with BundleReader(bundle) as reader:
+    def count(path: Path) -> int:
+        with BundleReader(path) as reader:
             try:
                 text = reader.content(name, _CHUNK)
             except KeyError:
@@ -137,32 +149,18 @@ async def count_lines(bundle: Path, name: str, most: int, content: bytes | None 
                     break
             return number
 
-    def write_and_count() -> int:
-        if content is None:
-            return count()
-        try:
-            with bundle.open("xb", buffering=0) as file:
-                write_all(file.fileno(), content)
-            return count()
-        finally:
-            remove_quietly(bundle)
-
-    return await asyncio.to_thread(write_and_count)
+    if content is None:
+        return await asyncio.to_thread(count, bundle)
+    with memory_file(content) as path:
+        return await to_end(partial(count, path))
 
 
 Row = TypeVar("Row")
 QUEUED: Final = "Job successfully uploaded"
-_STORED_KNOWN: Final = 1_000
 
 
 class Accept(Stage):
     """Checks what an upload asks for, and queues it."""
-
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        self._stored: dict[tuple[str, int], None] = {}
-        """Contents that were stored lately, by digest and size, which are not looked for again. A
-        hint: the insert finds out whether they are there."""
 
     def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
         """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""
@@ -306,28 +304,17 @@ class Accept(Stage):
         bundle: BundleSummary,
         insert: Callable[[Bundle], Awaitable[tuple[Row, bool]]],
     ) -> Row:
-        """Store a bundle's file, unless one with the same content is there, and insert a row.
+        """Store a bundle, unless one with the same content is there, and insert a row.
 
         Args:
             insert: gives the row, and whether it refers to this very file.
         """
-        if bundle.own_modes:
-            return await self._insert(content, bundle, insert)
-        which = bundle.digest, bundle.size
-        if which in self._stored or await self._database.read(bundles.can_share, *which):
-            self._remember(which)
-            try:
-                return await self._insert(None, bundle, insert)
-            except BundleGone:
-                pass  # it was removed a moment ago: store this one
-        row = await self._insert(content, bundle, insert)
-        self._remember(which)
-        return row
-
-    def _remember(self, content: tuple[str, int]) -> None:
-        self._stored[content] = None
-        if len(self._stored) > _STORED_KNOWN:
-            del self._stored[next(iter(self._stored))]
+        if bundle.size > ROW_BYTES and not bundle.own_modes:
+            which = bundle.digest, bundle.size
+            if await self._database.read(bundles.can_share, *which):
+                with suppress(BundleGone):  # it was removed a moment ago: store this one
+                    return await self._insert(None, bundle, insert)
+        return await self._insert(content, bundle, insert)
 
     async def _check_dependencies(self, principal: Principal, request: UploadRequest) -> None:
         """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether
@@ -367,10 +354,11 @@ class Accept(Stage):
             BundleGone: there is none any more.
         """
         async with self._storage.pending(FileKind.BUNDLE) as pending:
-            file = ""
+            file, few = "", None
             if content is not None:
-                file = await pending.put(content if bundle.content is None else bundle.content)
-            stored = Bundle(file, bundle.size, bundle.digest, bundle.own_modes)
+                whole = content if bundle.content is None else bundle.content
+                file, few = await self._contents.keep(pending, whole, bundle.size)
+            stored = Bundle(file, bundle.size, bundle.digest, bundle.own_modes, few)
             row, refers = await insert(stored)
             if refers:
                 pending.commit()  # else it shares the file of an earlier upload

@@ -64,7 +64,6 @@ def _write(path: Path, result: Result, to: ScratchFile, most: int, max_bytes: in
             path,
             FOLDER,
             writer,
-            section=(result.offset, result.size),
             max_files=MAX_FILES,
             max_bytes=max_bytes,
         )
@@ -157,9 +156,9 @@ class Deferral(Stage):
     async def _defer(self, job: Job, ended: Move, children: Children, content: ScratchFile) -> bool:
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             own = children.bundle
-            file = await pending.put(content)
+            file, few = await self._contents.keep(pending, content, own.size)
             move = batch.deferred(job, ended, len(children.names))
-            bundle = Bundle(file, own.size, own.digest)
+            bundle = Bundle(file, own.size, own.digest, content=few)
             kept = await self._database.write(batches.defer, move, len(children.names), bundle)
             if kept is None:
                 return False

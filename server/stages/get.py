@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from server.agents.agent import Agent
 from server.domain import ending, outcome, states
 from server.domain.agents import AgentError
 from server.domain.errors import NoSuchAttempt, NoSuchJob
-from server.domain.jobs import Attempt, FileKind, Job, Move, Result
+from server.domain.jobs import ROW_BYTES, Attempt, FileKind, Job, Move, Result
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.inbox import Inbox, Report, Which
@@ -28,7 +28,6 @@ from server.stages.progress import Progress
 from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_full, not_stored
 from server.stages.stage import Core, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
-from server.storage.base import PendingFiles
 from server.store import attempts, jobs
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -167,7 +166,7 @@ class Get(Stage):
         super().__init__(core)
         self._deferral = deferral or Deferral(core)
         self.inbox = Inbox(report_delay_s, core.clock, core.wakeups.sender.set)
-        self.results = Results(core.scratch, core.clock, core.wakeups.send)
+        self.results = Results(core.contents, core.scratch, core.clock, core.wakeups.send)
         self.progress = Progress(core)
         self._unexpected = UnexpectedPayloads(core, self.results)
         self._tasks = AgentTasks[Which]("payload.failed")
@@ -237,33 +236,16 @@ class Get(Stage):
 
     # -- in a round
 
-    async def store(self, reports: Sequence[Report], pending: PendingFiles) -> dict[Which, Result]:
-        """Store the results that came with reports of attempts that have ended, in one file."""
-        contents, found = bytearray(), dict[Which, tuple[int, Report]]()
-        for one in reports:
-            if one.payload.status not in outcome.ENDED or outcome.left_children(one.payload):
-                continue
-            if (content := one.result) is not None:
-                found[one.which] = len(contents), one
-                contents += content
-        if not found:
-            return {}
-        try:
-            name = await pending.put(bytes(contents))
-        except Exception as problem:  # noqa: BLE001 - each waits, or is tried again, by itself
-            log.warning("results.not_stored", error=str(problem))
-            return {}
-        results = {}
-        for which, (offset, one) in found.items():
-            assert one.payload.result is not None, "it has been compared with it"
-            announced = one.payload.result
-            results[which] = Result(
-                name, announced.size, announced.sha256, offset, announced.inputs
-            )
-        return results
-
-    def settle(self, report: Report, result: Result | None) -> asyncio.Future[Settled]:
-        """Hand in the change by which the report is followed; :meth:`settled` goes on."""
+    def settle(self, report: Report) -> asyncio.Future[Settled]:
+        """Hand in the change by which the report is followed, with the result that came with it if
+        it is small; :meth:`settled` goes on.
+        """
+        result, announced = None, report.payload.result
+        if announced is not None and announced.size <= ROW_BYTES:
+            has_room = self._scratch.has_room(announced.size)  # else it waits for some
+            if has_room and (content := report.result) is not None:
+                name = self._storage.new_name()
+                result = Result(name, announced.size, announced.sha256, announced.inputs, content)
         return self._settle(report.agent, report.key, report.payload, result, report.taken_at)
 
     def _settle(

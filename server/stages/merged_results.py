@@ -218,7 +218,7 @@ def opened_source(part: Part, result: Path, bundle: Path | None) -> Iterator[Sou
         def opened(path: Path) -> int:
             return stack.enter_context(closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
 
-        archive = Archive(opened(result), *part.result.section)
+        archive = Archive(opened(result), 0, part.result.size)
         of = None
         if bundle is not None and part.bundle is not None:
             of = Archive(opened(bundle), 0, part.bundle.size)

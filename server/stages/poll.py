@@ -19,7 +19,7 @@ from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.jobs import FileKind, Job, Move
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
-from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
+from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored
 from server.stages.stage import Core, Stage
 from server.store import attempts, jobs, totals
 from shared.clock import SECOND
@@ -161,7 +161,11 @@ class Poll(Stage):
                     fetched = await agent.fetch(payload_id, content, most)
                 except AgentError as problem:
                     log.info("payload.left_nothing", job_id=job.id, error=str(problem))
-            result = await store(pending, content, fetched) if fetched is not None else None
+            result = None
+            if fetched is not None:
+                result = await self._get.results.store(
+                    pending, content, fetched.size, fetched.sha256
+                )
             if await self._get.advance(agent, job, payload, result):
                 pending.commit()
 

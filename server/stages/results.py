@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from server.agents.agent import Agent
-from server.agents.answers import Fetched
 from server.agents.registry import Registry
 from server.domain.agents import NoSuchPayload, Unreachable
 from server.domain.jobs import Result
 from server.storage.base import PendingFiles
+from server.storage.contents import Contents
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey
@@ -219,7 +219,7 @@ class WaitingResults:
 
 
 class Results:
-    """Downloads results, whole and checked.
+    """Downloads and stores results, whole and checked.
 
     Args:
         on_slot: called when a slot of an agent has become free, and when a result waits no more.
@@ -228,8 +228,10 @@ class Results:
         waiting: those that the disk has no room for.
     """
 
-    def __init__(self, scratch: Scratch, clock: Clock, on_slot: Callable[[], None]) -> None:
-        self._scratch, self._on_slot = scratch, on_slot
+    def __init__(
+        self, contents: Contents, scratch: Scratch, clock: Clock, on_slot: Callable[[], None]
+    ) -> None:
+        self._contents, self._scratch, self._on_slot = contents, scratch, on_slot
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
         self._ended = Counter[AttemptKey]()
@@ -262,8 +264,8 @@ class Results:
         """
         announced = payload.result
         if came is not None and announced is not None:
-            name = await pending.put(came)
-            return Result(name, announced.size, announced.sha256, inputs=announced.inputs)
+            whole = announced.size, announced.sha256, announced.inputs
+            return await self.store(pending, came, *whole)
         async with self._scratch.file() as content:
             most = announced.size if announced is not None else None
             try:
@@ -279,11 +281,17 @@ class Results:
                     "and not the digest that was announced",
                     sent=True,
                 )
-            return await store(pending, content, fetched, announced.inputs if announced else 0)
+            inputs = announced.inputs if announced is not None else 0
+            return await self.store(pending, content, fetched.size, fetched.sha256, inputs)
 
-
-async def store(
-    pending: PendingFiles, content: ScratchFile, fetched: Fetched, inputs: int = 0
-) -> Result:
-    """Store a result that was downloaded."""
-    return Result(await pending.put(content), fetched.size, fetched.sha256, inputs=inputs)
+    async def store(
+        self,
+        pending: PendingFiles,
+        content: ScratchFile | bytes,
+        size: int,
+        sha256: str,
+        inputs: int = 0,
+    ) -> Result:
+        """Store a whole result."""
+        file, few = await self._contents.keep(pending, content, size)
+        return Result(file, size, sha256, inputs, few)

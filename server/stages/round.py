@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import Final
 
 from server.domain import ending, outcome
-from server.domain.jobs import FileKind
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get, Settled
@@ -73,24 +72,17 @@ class Round(Stage):
         offers = self._offers(queued) if claims_some else []
         self._wakeups.claim, calls = False, self._wakeups.calls
         claiming: asyncio.Future[Claimed] | None = None
-        async with self._storage.pending(FileKind.RESULT) as pending:
-            results = await self._get.store(reports, pending)
-            settling = [self._get.settle(one, results.get(one.which)) for one in reports]
-            if claims_some:  # behind the ends, whose slots are free by then
-                claiming = self._database.submit(
-                    claims.claim,
-                    offers,
-                    _MAX_CLAIMED,
-                    self._clock.now(),
-                    self._get.results.ended(),
-                    self._services,
-                )
-            answers = await asyncio.gather(*settling, return_exceptions=True)
-            if any(
-                isinstance(answer, Settled) and answer.is_done and one.which in results
-                for one, answer in zip(reports, answers, strict=True)
-            ):
-                pending.commit()
+        settling = [self._get.settle(one) for one in reports]
+        if claims_some:  # behind the ends, whose slots are free by then
+            claiming = self._database.submit(
+                claims.claim,
+                offers,
+                _MAX_CLAIMED,
+                self._clock.now(),
+                self._get.results.ended(),
+                self._services,
+            )
+        answers = await asyncio.gather(*settling, return_exceptions=True)
         for one, answer in zip(reports, answers, strict=True):
             self._get.settled(one, answer)
             calls += _ends(answer)  # the claim has seen the slots of these

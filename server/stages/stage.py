@@ -17,7 +17,7 @@ from server.stages.wakeups import JobWakeups
 from server.storage.base import Storage
 from server.storage.contents import Contents
 from server.storage.scratch import Scratch
-from server.store import children, jobs, requests
+from server.store import bundles, children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
 from shared.sql import Database
 
@@ -50,8 +50,10 @@ class Core:
 
     @property
     def contents(self) -> Contents:
-        """Reads stored bundles and results."""
-        return Contents(self.storage)
+        """Stored bundles and results."""
+        return Contents(
+            self.storage, self.scratch, lambda name: self.database.read(bundles.content, name)
+        )
 
 
 class Stage:

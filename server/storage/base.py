@@ -40,7 +40,7 @@ class Storage(ABC):
     """
 
     def __init__(self, new_name: Callable[[], str]) -> None:
-        self._new_name = new_name
+        self.new_name = new_name
         self._pending = set[str]()
 
     @abstractmethod
@@ -63,10 +63,6 @@ class Storage(ABC):
         """A path to read the file at, for what needs one; not to be written. One that is missing
         is missed here, or when the path is opened.
         """
-
-    @abstractmethod
-    def in_memory(self, kind: FileKind, name: str) -> bytes | None:
-        """The whole content of a small file, if that is in memory because it was stored lately."""
 
     @abstractmethod
     async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
@@ -130,11 +126,10 @@ class PendingFiles:
         """Store the content; its name. Once this returns, it is whole, durable and never changed.
         Raises OSError.
 
-        A scratch file may be taken as it is, without a copy: it is gone then. Bytes in memory are
-        for what is small.
+        A scratch file may be taken as it is, without a copy: it is gone then.
         """
         storage = self._storage
-        name = storage._new_name()
+        name = storage.new_name()
         # First: from the moment it can be listed, it must be known to be no orphan.
         storage._pending.add(name)
         self._names.append(name)

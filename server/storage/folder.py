@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,9 +25,6 @@ PREFIX_LEN: Final = 2
 """Digits of a name that choose its folder, so that no folder grows large."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}")
 _PAGE: Final = 1_000
-_MOST_OF_ONE: Final = 64 << 10
-_MOST: Final = 4 << 20
-_File = tuple[FileKind, str]
 
 
 def stored_path(folder: Path, kind: FileKind, name: str) -> Path:
@@ -42,51 +38,6 @@ def stored_names(folder: Path, kind: FileKind) -> Iterator[list[str]]:
     while (folder / kind).is_dir() and (names := _list(folder / kind, after)):
         yield names
         after = names[-1]
-
-
-class RecentFiles:
-    """Contents of small files that were stored lately, which never change: those that were asked
-    for longest ago are forgotten first.
-    """
-
-    def __init__(self) -> None:
-        self._contents: OrderedDict[_File, bytes] = OrderedDict()
-        self._size = 0
-
-    def add(self, file: _File, content: bytes) -> None:
-        """Keep it, if it is small."""
-        if len(content) > _MOST_OF_ONE:
-            return
-        self.forget(file)
-        self._contents[file] = content
-        self._size += len(content)
-        while self._size > _MOST:
-            self.forget(next(iter(self._contents)))
-
-    def get(self, file: _File) -> bytes | None:
-        content = self._contents.get(file)
-        if content is not None:
-            self._contents.move_to_end(file)
-        return content
-
-    def forget(self, file: _File) -> None:
-        """It is removed."""
-        self._size -= len(self._contents.pop(file, b""))
-
-
-class BytesStream:
-    """``FileStream`` of what is in memory.
-
-    Attributes:
-        size: bytes of the whole file.
-    """
-
-    def __init__(self, content: bytes, start: int = 0, end: int | None = None) -> None:
-        self.size, self._part = len(content), content[start:end]
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._part:
-            yield self._part
 
 
 class FolderStorage(Storage):
@@ -105,7 +56,6 @@ class FolderStorage(Storage):
     def __init__(self, folder: Path, scratch: Scratch, new_name: Callable[[], str]) -> None:
         super().__init__(new_name)
         self._folder, self._scratch = folder, scratch
-        self._recent = RecentFiles()
         for kind in FileKind:
             (folder / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -118,7 +68,6 @@ class FolderStorage(Storage):
             return
         if isinstance(content, bytes):
             await asyncio.to_thread(self._write, content, final)
-            self._recent.add((kind, name), content)
             return
         async with self._scratch.file() as file:
             await file.write(content)
@@ -135,10 +84,6 @@ class FolderStorage(Storage):
     async def open(
         self, kind: FileKind, name: str, start: int = 0, end: int | None = None
     ) -> AsyncIterator[FileStream]:
-        content = self._recent.get((kind, name))
-        if content is not None:
-            yield BytesStream(content, start, end)
-            return
         path = stored_path(self._folder, kind, name)
         async with opened(partial(LocalStream, path, start, end)) as stream:
             yield stream
@@ -147,14 +92,8 @@ class FolderStorage(Storage):
     async def local_copy(self, kind: FileKind, name: str) -> AsyncIterator[Path]:
         yield stored_path(self._folder, kind, name)
 
-    def in_memory(self, kind: FileKind, name: str) -> bytes | None:
-        return self._recent.get((kind, name))
-
     async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
-        paths = []
-        for kind, name in files:
-            self._recent.forget((kind, name))
-            paths.append(stored_path(self._folder, kind, name))
+        paths = [stored_path(self._folder, kind, name) for kind, name in files]
 
         def unlink() -> None:
             for path in paths:

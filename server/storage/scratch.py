@@ -248,6 +248,10 @@ class Scratch:
                 return None  # whoever writes asks the disk, too
         return self._space.free_bytes if count > self._space.available() else None
 
+    def has_room(self, count: int) -> bool:
+        """Whether that many bytes may be written, by what the disk said last."""
+        return count <= self._space.available()
+
     def _measure(self) -> None:
         with contextlib.suppress(OSError):  # the last number stays
             self._space.measure()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Attempt, Job, Move, Result
-from server.store import records
+from server.store import bundles, records
 from server.store.statements import changed
 from server.store.statistics import count_result
 from shared.ids import AttemptKey
@@ -66,6 +66,8 @@ def record_attempt(tx: Tx, job: Job, move: Move) -> None:
         f"UPDATE attempts SET {setting} WHERE job_id = :job_id AND number = :number",  # noqa: S608 - names come from Move
         values | key,
     )
+    if (result := move.facts.get("result")) is not None:
+        bundles.keep(tx, result)
 
 
 def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
@@ -76,13 +78,12 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
         "file": result.file,
         "size": result.size,
         "sha256": result.sha256,
-        "offset": result.offset,
         "inputs": result.inputs,
     }
     added = tx.rows(
         """
         UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-            result_offset = :offset, result_inputs = :inputs
+            result_inputs = :inputs
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
@@ -92,11 +93,12 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
     )
     if not added:
         return False
+    bundles.keep(tx, result)
     tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
     tx.rows(
         """
         UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-            result_offset = :offset, result_inputs = :inputs
+            result_inputs = :inputs
         WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL
         """,
         values,

@@ -288,7 +288,7 @@ def child_results(tx: Tx, parent_id: int) -> list[ChildResult]:
     """Those of the children, in their order."""
     rows = tx.rows(
         """
-        SELECT child_name, result_file, result_size, result_sha256, result_offset, result_inputs,
+        SELECT child_name, result_file, result_size, result_sha256, result_inputs,
             bundle_file, bundle_size, bundle_digest, bundle_folder, result_files
         FROM jobs
         WHERE parent_id = :parent ORDER BY id

@@ -1,10 +1,12 @@
-"""The stored bundles: one file for each content, however many jobs have it."""
+"""What is stored of jobs: each bundle once, however many jobs have it, and the bytes of small
+bundles and results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from server.domain.jobs import Bundle, FileKind
+from server.domain.jobs import Bundle, FileKind, Result
 from server.store.statements import chunks
 from shared.clock import Micros
 from shared.sql import Tx
@@ -50,6 +52,8 @@ def refer_to(tx: Tx, bundle: Bundle, at: Micros) -> Bundle | None:
             "shared": int(not bundle.own_modes),
         },
     )
+    if rows[0]["file"] == bundle.file:
+        keep(tx, bundle)
     return Bundle(rows[0]["file"], bundle.size, bundle.digest)
 
 
@@ -63,12 +67,12 @@ def refer_again(tx: Tx, bundle: Bundle) -> Bundle | None:
 
 
 def forget_reference(tx: Tx, file: str) -> bool:
-    """Take one reference back; whether it was the last one."""
+    """Take one reference back; whether it was the last one, and there is a file to remove."""
     tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})
     gone = tx.rows(
         "DELETE FROM bundles WHERE file = :file AND refs <= 0 RETURNING file", {"file": file}
     )
-    return bool(gone)
+    return bool(delete_rows(tx, [(FileKind.BUNDLE, row["file"]) for row in gone]))
 
 
 def stop_sharing(tx: Tx, file: str) -> None:
@@ -77,9 +81,10 @@ def stop_sharing(tx: Tx, file: str) -> None:
 
 
 def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
-    """Let go of the files of jobs; kind and name of those that nothing refers to any more."""
+    """Let go of the contents of jobs, and delete those that are rows and that nothing refers to any
+    more; kind and name of those that are files.
+    """
     files: list[tuple[FileKind, str]] = []
-    released = set[str]()
     for names, params in chunks(job_ids):
         bundles = tx.rows(
             f"""
@@ -106,7 +111,7 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
             """,  # noqa: S608 - placeholders
             params,
         )
-        released.update(row["file"] for row in results)
+        files += [(FileKind.RESULT, row["file"]) for row in results]
         tx.rows(
             f"UPDATE attempts SET result_file = NULL WHERE job_id IN ({names})",  # noqa: S608
             params,
@@ -119,21 +124,28 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
             f"UPDATE batches SET bundle_file = NULL WHERE parent_id IN ({names})",  # noqa: S608
             params,
         )
-    # Last, because a file may hold results of several jobs.
-    unused = sorted(released - _with_results(tx, released))
-    return files + [(FileKind.RESULT, file) for file in unused]
+    return delete_rows(tx, files)
 
 
-def _with_results(tx: Tx, files: Collection[str]) -> set[str]:
-    """Those in which an attempt has its result."""
-    found = set[str]()
-    for names, params in chunks(list(files)):
-        rows = tx.rows(
-            f"""
-            SELECT DISTINCT result_file AS file FROM attempts
-            WHERE result_file IS NOT NULL AND result_file IN ({names})
-            """,  # noqa: S608 - placeholders
-            params,
+def delete_rows(tx: Tx, contents: Sequence[tuple[FileKind, str]]) -> list[tuple[FileKind, str]]:
+    """Delete those of the contents that are rows; the others, which are files."""
+    deleted = set[str]()
+    for names, params in chunks([name for _, name in contents]):
+        rows = tx.rows(f"DELETE FROM contents WHERE name IN ({names}) RETURNING name", params)  # noqa: S608
+        deleted |= {row["name"] for row in rows}
+    return [one for one in contents if one[1] not in deleted]
+
+
+def keep(tx: Tx, new: Bundle | Result) -> None:
+    """Write the bytes of a small one, which a row refers to from now on."""
+    if new.content is not None:
+        tx.rows(
+            "INSERT INTO contents (name, bytes) VALUES (:name, :bytes)",
+            {"name": new.file, "bytes": new.content},
         )
-        found.update(row["file"] for row in rows)
-    return found
+
+
+def content(tx: Tx, name: str) -> bytes | None:
+    """None: it is no row."""
+    rows = tx.rows("SELECT bytes FROM contents WHERE name = :name", {"name": name})
+    return rows[0]["bytes"] if rows else None

@@ -203,7 +203,10 @@ def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
     pages = [page for kind in FileKind for page in stored_names(folder, kind)]
     if pages and not any(stored_rows.files_in_use(connection, page) for page in pages):
         return "knows none of them"
-    if not pages and any(stored_rows.stored_files(connection)):
+    if not pages and any(
+        stored_rows.content(connection, file) is None
+        for file in stored_rows.stored_files(connection)
+    ):
         return "refers to some"
     return ""
 

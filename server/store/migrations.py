@@ -72,7 +72,6 @@ _1: Migration = (
         heartbeat_at INTEGER,
         progress TEXT,
         output TEXT NOT NULL DEFAULT '{}',
-        result_offset INTEGER NOT NULL DEFAULT 0,
         result_inputs INTEGER NOT NULL DEFAULT 0,
         waits_since INTEGER,
         hold TEXT,
@@ -227,13 +226,19 @@ _1: Migration = (
         stderr_bytes INTEGER,
         progress TEXT,
         output TEXT NOT NULL DEFAULT '{}',
-        result_offset INTEGER NOT NULL DEFAULT 0,
         result_inputs INTEGER NOT NULL DEFAULT 0,
         joined_sha256 TEXT,
         PRIMARY KEY (job_id, number)
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX attempts_results ON attempts (result_file) WHERE result_file IS NOT NULL",
+    # Small bundles and results, by the names that others have as files.
+    """
+    CREATE TABLE contents (
+        name TEXT PRIMARY KEY,
+        bytes BLOB NOT NULL
+    ) STRICT
+    """,
     # A stored bundle, and how many jobs, batches and schedules refer to it.
     """
     CREATE TABLE bundles (

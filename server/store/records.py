@@ -123,7 +123,6 @@ def result(row: Row) -> Result | None:
         row["result_file"],
         row["result_size"],
         row["result_sha256"],
-        row["result_offset"],
         row["result_inputs"],
     )
 
@@ -154,7 +153,7 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
         values["result_file"] = result and result.file
         if result is not None:
             values["result_size"], values["result_sha256"] = result.size, result.sha256
-            values["result_offset"], values["result_inputs"] = result.offset, result.inputs
+            values["result_inputs"] = result.inputs
     return values
 
 

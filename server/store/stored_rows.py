@@ -19,7 +19,7 @@ _BUNDLES: Final = """
     SELECT file, size, digest FROM bundles WHERE file > :after ORDER BY file LIMIT :most
 """
 _RESULTS: Final = """
-    SELECT job_id, number, result_file, result_size, result_sha256, result_offset FROM attempts
+    SELECT job_id, number, result_file, result_size, result_sha256 FROM attempts
     WHERE (job_id, number) > (:job, :number) AND result_file IS NOT NULL
     AND (:since IS NULL OR claimed_at >= :since)
     ORDER BY job_id, number LIMIT :most
@@ -46,8 +46,6 @@ class StoredFile:
     size: int
     digest: str
     """Of a bundle's content, of a result's bytes."""
-    offset: int = 0
-    """Where it begins in the file, which may hold several results."""
 
     @property
     def owner(self) -> str:
@@ -74,9 +72,28 @@ def results(connection: sqlite3.Connection, since: int | None = None) -> Iterato
     """The result of each attempt that has one."""
     values = {"job": 0, "number": 0, "most": _SLICE, "since": since}
     while rows := connection.execute(_RESULTS, values).fetchall():
-        for job, _, name, size, digest, offset in rows:
-            yield StoredFile(job, FileKind.RESULT, name, size, digest, offset)
+        for job, _, name, size, digest in rows:
+            yield StoredFile(job, FileKind.RESULT, name, size, digest)
         values |= {"job": rows[-1][0], "number": rows[-1][1]}
+
+
+def content(connection: sqlite3.Connection, file: StoredFile) -> bytes | None:
+    """Its bytes, where they are a row."""
+    row = connection.execute("SELECT bytes FROM contents WHERE name = ?", (file.name,)).fetchone()
+    return None if row is None else row[0]
+
+
+def stray_rows(connection: sqlite3.Connection, *, delete: bool) -> list[str]:
+    """Names of contents that nothing refers to, which may be deleted."""
+    what = "DELETE" if delete else "SELECT name"
+    sql = f"""
+        {what} FROM contents WHERE name NOT IN (
+            SELECT file FROM bundles
+            UNION ALL
+            SELECT result_file FROM attempts WHERE result_file IS NOT NULL
+        ) {"RETURNING name" if delete else ""}
+    """  # noqa: S608 - no user input
+    return [row[0] for row in connection.execute(sql).fetchall()]
 
 
 def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
@@ -119,6 +136,7 @@ def _without_result(connection: sqlite3.Connection, file: StoredFile, why: str, 
     connection.execute(
         "UPDATE attempts SET result_file = NULL WHERE job_id = ? AND result_file = ?", key
     )
+    connection.execute("DELETE FROM contents WHERE name = ?", (file.name,))
     message = f"its result is lost, and was given up by ferryman admin verify: {why}"
     row = connection.execute(
         """

@@ -118,33 +118,28 @@ def zip_headers(filename: str, sha256: str | None, etag: str | None) -> dict[str
 
 async def send_file(
     request: web.Request,
-    path: Path,
+    source: Path | bytes,
     filename: str,
     sha256: str | None = None,
-    section: tuple[int, int] | None = None,
-    whole: bytes | None = None,
     etag: str | None = None,
 ) -> web.StreamResponse:
     """Send the file, or the range of it that was asked for.
 
     Args:
+        source: where it is, or its bytes.
         sha256: hex digest of what is sent whole; None: a snapshot, neither cached nor resumed.
-        section: what is sent is a part of the file: where it begins, and its size; None: all of it.
-        whole: the file's content, where it is in memory.
         etag: of what is sent whole; None: its digest.
 
     Raises:
         OSError: it cannot be read.
         Denied: it is another one than the request is about, or has nothing in the range.
     """
-    offset, most = section or (0, None)
     etag = etag or sha256
     content: bytes | None
-    if whole is not None:
-        content = whole[offset:] if most is None else whole[offset : offset + most]
-        size = len(content)
+    if isinstance(source, bytes):
+        size, content = len(source), source
     else:
-        size, content = await in_thread(_size_and_content, path, offset, most)
+        size, content = await in_thread(_size_and_content, source)
     headers = zip_headers(filename, sha256, etag)
     part = Part(HTTPStatus.OK, 0, size, {})
     if etag is not None:
@@ -161,8 +156,8 @@ async def send_file(
     writer = await response.prepare(request)
     if request.method == "HEAD" or writer is None:
         return response
-    async with opened(lambda: path.open("rb", 0)) as file:
-        start, stop = offset + start, offset + stop
+    assert isinstance(source, Path), "bytes have been sent"
+    async with opened(lambda: source.open("rb", 0)) as file:
         writer.send_headers()
         try:
             at = await copy_by_kernel(request, file.fileno(), start, stop)
@@ -229,13 +224,11 @@ async def send_chunks(
     return response
 
 
-def _size_and_content(path: Path, offset: int, most: int | None) -> tuple[int, bytes | None]:
+def _size_and_content(path: Path) -> tuple[int, bytes | None]:
     """Size, and the content of a small file: a second hop to a thread would take longer."""
     with path.open("rb", buffering=0) as file:
-        size = max(0, os.fstat(file.fileno()).st_size - offset)
-        if most is not None:
-            size = min(size, most)
-        return size, os.pread(file.fileno(), size, offset) if size <= _SMALL else None
+        size = os.fstat(file.fileno()).st_size
+        return size, os.pread(file.fileno(), size, 0) if size <= _SMALL else None
 
 
 def _read(file: int, count: int, at: int) -> bytes:

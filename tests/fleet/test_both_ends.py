@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -75,7 +76,7 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
     scratch = Scratch(tmp_path / "staging", new_name)
     storage = FolderStorage(tmp_path, scratch, new_name)
     async with calling(tmp_path, slots=20) as agent, aiohttp.ClientSession() as http:
-        sessions = Sessions(http, http, Contents(storage))
+        sessions = Sessions(http, http, Contents(storage, scratch, AsyncMock(return_value=None)))
         client = FerrymanAgent(
             "node", agent.url, sessions, RealClock(), server=SERVER, start=Start(3, "a")
         )

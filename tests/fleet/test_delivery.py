@@ -321,9 +321,9 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     looked_at, connected = Counter[Any](), copy.copy(south)
     settle = world.get.settle
 
-    def counted(report: Any, result: Any) -> Any:
+    def counted(report: Any) -> Any:
         looked_at[report.agent] += 1
-        return settle(report, result)
+        return settle(report)
 
     world.get.settle = counted
     south.start(payload)
@@ -339,7 +339,7 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     ("what", "problem"),
     [
         ("server.store.totals.all_of", DatabaseUnavailable(OperationalError("disk I/O error"))),
-        ("server.storage.folder.FolderStorage._store", RuntimeError("can't start new thread")),
+        ("server.store.jobs.move", RuntimeError("a defect")),
     ],
 )
 async def test_what_fails_in_a_round_costs_no_report_that_was_taken_up(world, what, problem):
@@ -365,7 +365,7 @@ async def test_a_report_is_kept_though_nothing_can_be_done_for_it(world):
     ((_, payload),) = world.payloads()
     full = OSError(errno.ENOSPC, "no space left on device")
     with (
-        mock.patch("server.storage.folder.FolderStorage._store", side_effect=full),
+        mock.patch("server.storage.contents.Contents.keep", side_effect=full),
         mock.patch("server.stages.results.WaitingResults.add", side_effect=RuntimeError("threads")),
     ):
         south.end(payload, PayloadState.COMPLETED)
@@ -384,10 +384,11 @@ async def test_no_report_of_a_former_connection_is_followed_by_a_round_that_was_
     for payload in south.payloads.values():
         south.end(payload, PayloadState.COMPLETED)
     first, second = world.get.inbox.take(2)
-    world.get.settled(first, await world.get.settle(first, None))
+    first.content = second.content = None
+    world.get.settled(first, await world.get.settle(first))
     await world.settle()
     await world.get.results.waiting.add(first.which, NoRoom(1 << 60, 0), 1 << 60)
-    settled = await world.get.settle(second, None)
+    settled = await world.get.settle(second)
     stopping = asyncio.create_task(world.get.stop(south.name))
     await yield_to_loop()
     world.get.settled(second, settled)

@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import io
 import os
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from server.maintenance.files import open_section
 from shared.files import durable, staged_file
 from shared.files.durable import FolderInUse, FolderLock
 from shared.files.opened import opened
@@ -232,27 +229,3 @@ def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, loo
 
     asyncio.run(main())
     assert files[0].closed
-
-
-def test_a_part_of_a_file_is_read_like_a_file_of_its_own(tmp_path):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("a", "text")
-    (tmp_path / "file").write_bytes(b"beforeINSIDEafter" + packed.getvalue() + b"behind")
-    with open_section(tmp_path / "file", 6, 6) as section:
-        assert section.read() == b"INSIDE"
-        for offset, whence, place, behind in (
-            (-3, os.SEEK_END, 3, b"IDE"),
-            (-1, os.SEEK_CUR, 5, b"E"),
-            (60, os.SEEK_SET, 60, b""),
-        ):
-            assert (section.seek(offset, whence), section.read(100)) == (place, behind)
-        with pytest.raises(ValueError, match="before the beginning"):
-            section.seek(-7, os.SEEK_END)
-    section = open_section(tmp_path / "file", 17, len(packed.getvalue()))
-    with section, zipfile.ZipFile(section) as archive:
-        assert archive.read("a") == b"text"
-    size = (tmp_path / "file").stat().st_size
-    for start, found in ((size - 3, b"ind"), (size + 1, b"")):
-        with open_section(tmp_path / "file", start, 50) as cut:
-            assert cut.read() == found

@@ -236,7 +236,7 @@ class SimAgent(Agent):
 
     async def _submit(self, job: Job, keep_bundle: bool) -> PayloadDoc:
         assert job.bundle is not None
-        token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
+        token = (await self._world.stored(FileKind.BUNDLE, job.bundle)).decode()
         if self.faults[:1] == ["late"] and self.up:
             self.faults.pop(0)
             self.machine.late.append((job.key, token, self._world.started))

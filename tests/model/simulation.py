@@ -15,7 +15,7 @@ from server.agents.registry import Registry
 from server.domain import states
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.errors import NoSuchJob
-from server.domain.jobs import FileKind, Job, Result
+from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
 from server.stages.accept import Accept
@@ -31,9 +31,10 @@ from server.stages.round import Round
 from server.stages.schedules import Schedules
 from server.stages.stage import Core
 from server.stages.wakeups import JobWakeups
-from server.storage import folder, scratch
+from server.storage import contents, folder, scratch
 from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
+from server.store import bundles
 from server.store.claims import Offer
 from server.store.identity import new_start
 from server.store.listed import Filter
@@ -151,6 +152,7 @@ class World:
         stand_in = SimpleNamespace(to_thread=inline_threads(self.crash_point))
         with (
             mock.patch.object(folder, "asyncio", stand_in),
+            mock.patch.object(contents, "asyncio", stand_in),
             mock.patch.object(scratch, "asyncio", stand_in),
         ):
             yield
@@ -185,6 +187,7 @@ class World:
             settings=self.settings,
             wakeups=wakeups,
         )
+        self.contents = core.contents
         self.accept = Accept(core)
         self.get = Get(core, self.report_delay_s, Deferral(core, self.children_of))
         self.poll = Poll(core, self.get)
@@ -297,7 +300,7 @@ class World:
         self, contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
     ) -> Children:
         """The bundle of the children that a job left."""
-        token = f"children in {self.stored(FileKind.RESULT, result.file).read_text()}"
+        token = f"children in {(await self.stored(FileKind.RESULT, result)).decode()}"
         to.path.write_text(token)
         return Children(BundleSummary(len(token), token, 2, 0), CHILDREN)
 
@@ -308,8 +311,14 @@ class World:
         ):
             self.acknowledged.setdefault(row["id"], row["bundle_digest"])
 
-    def stored(self, kind: FileKind, name: str) -> Path:
-        return folder.stored_path(self.folder, kind, name)
+    async def stored(self, kind: FileKind, stored: Bundle | Result) -> bytes:
+        """What the server has of it."""
+        async with self.contents.open(kind, stored) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def is_stored(self, bundle: Bundle) -> bool:
+        """Whether its bytes are there."""
+        return await self.database.read(bundles.content, bundle.file) is not None
 
     async def remove_orphans(self) -> int:
         """As the Cleaner does in an hour."""
@@ -365,9 +374,7 @@ class World:
                 before = event.state
             assert before is job.state, f"job {job_id} is {job.state}, its history says {before}"
             if job.result is not None:
-                start, size = job.result.section
-                path = self.stored(FileKind.RESULT, job.result.file)
-                stored = path.read_bytes()[start : start + size]
+                stored = await self.stored(FileKind.RESULT, job.result)
                 expected = f"result of {job.key} {token}".encode()
                 assert stored == expected, f"{stored!r} is not {expected!r}"
             if job.state in states.HOLDS_SLOT and not job.deferred:
@@ -377,7 +384,7 @@ class World:
                 held[job.service, job.user_id] = held.get((job.service, job.user_id), 0) + 1
             if job.state is not JobState.CLEANED:
                 assert job.bundle is not None
-                assert self.stored(FileKind.BUNDLE, job.bundle.file).read_text() == token
+                assert await self.stored(FileKind.BUNDLE, job.bundle) == token.encode()
             else:
                 kept_s = self.clock.monotonic() - self.ended_at.get(job_id, -NEVER_S)
                 least_s = self.services[job.service].expires_after_s / 1.01
@@ -430,8 +437,9 @@ class World:
             raise AssertionError(f"not drained: {left} {held}")
 
     def leftovers(self) -> set[str]:
-        """Stored and staged files that no job refers to."""
-        stored = {
+        """Stored and staged contents that no job refers to."""
+        stored = {row["name"] for row in self.database._run("SELECT name FROM contents", None)}
+        stored |= {
             path.name
             for kind in ("bundles", "results", "staging")
             for path in (self.folder / kind).rglob("*")

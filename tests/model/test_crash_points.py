@@ -170,9 +170,6 @@ async def _many_at_once(world: World) -> None:
     for agent, payload in world.payloads(PayloadState.RUNNING):
         agent.end(payload, PayloadState.COMPLETED)
     await world.settle()
-    jobs = [await world.jobs.get(job_id) for job_id in world.acknowledged]
-    files = [job.result.file for job in jobs if job.result is not None]
-    assert len(set(files)) < len(files), "no results were stored together"
     for seconds in (50.0, 60.0):
         await world.clock.advance(seconds)
         await world.clean.run_once()
@@ -186,9 +183,6 @@ async def test_a_crash_at_any_step_of_many_at_once_loses_none(tmp_path, fault, f
             agent.faults += [fault] * 3 if fault else []
         try:
             await _many_at_once(world)
-        except AssertionError:
-            if not fault:  # it may have kept them from being stored together
-                raise
         except ValueError:
             assert fault or world.crash_point.crashed
 

@@ -8,7 +8,6 @@ import pytest
 
 from server.domain.allowances import Allowance, Allowances, DayUsed
 from server.domain.errors import BadField, BundleTooLarge, StorageFull
-from server.domain.jobs import FileKind
 from server.domain.schedules import Schedule
 from server.domain.service import Service
 from shared.clock import iso
@@ -92,23 +91,23 @@ async def test_a_bundle_goes_with_the_last_of_a_schedule_and_its_jobs(world):
     number, unused = [await world.schedule("ann", "example", HOURLY) for _ in range(2)]
     bundle, of_none = read(world, number).bundle, read(world, unused).bundle
     await world.remove_orphans()
-    assert world.stored(FileKind.BUNDLE, of_none.file).exists()
+    assert await world.is_stored(of_none)
     used = await world.jobs.stored("ann")
     await world.schedules.delete(LOCAL, unused)
-    assert not world.stored(FileKind.BUNDLE, of_none.file).exists()
+    assert not await world.is_stored(of_none)
     assert await world.jobs.stored("ann") < used
     await due(world)
     [job] = await world.jobs_of(number)
     await world.sweep()
     assert (await world.jobs.get(job.id)).state is not JobState.QUEUED
-    assert world.stored(FileKind.BUNDLE, bundle.file).exists()
+    assert await world.is_stored(bundle)
     await world.schedules.delete(LOCAL, number)
-    assert world.stored(FileKind.BUNDLE, bundle.file).exists()
+    assert await world.is_stored(bundle)
     await world.drain()
     await world.storage.delete(await world.jobs.delete(job.id))
     await due(world)
     assert await world.jobs_of(number) == []
-    assert not world.stored(FileKind.BUNDLE, bundle.file).exists()
+    assert not await world.is_stored(bundle)
     assert world.schedules.page(LOCAL, None, 99, 99) == ([], None)
 
 

@@ -139,11 +139,16 @@ def verify_files(server: Program) -> None:
     """What lies there is what the rows say, once a repair has removed what kills left: the Cleaner
     does that only with files that are a day old.
     """
+    named = "SELECT file FROM bundles UNION SELECT result_file FROM attempts"
+
+    def contents() -> set[str]:
+        return {row["name"] for row in rows(server, "SELECT name FROM contents")}
+
+    assert contents() <= {row["file"] for row in rows(server, named)}, "what is small was left"
     repair = ["admin", "verify", "--repair", "--data-dir", str(server.data)]
     subprocess.run([sys.executable, "-P", "-m", "ferryman", *repair], check=True)
 
     def extra() -> set[str]:
-        named = "SELECT file FROM bundles UNION SELECT result_file FROM attempts"
         used = {row["file"] for row in rows(server, named) if row["file"]}
         stored = {
             path.name
@@ -151,6 +156,7 @@ def verify_files(server: Program) -> None:
             for path in (server.data / kind).rglob("*")
             if path.is_file()
         }
+        stored |= contents()
         assert used <= stored, "a row refers to a file that is not there"
         return stored - used
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import sqlite3
+import zipfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from tests.kit.memory_folder import new_folder
 from tests.kit.raw_archives import write_bundle, zipped
 from tests.kit.store import Store, chunks, claim, end
 
-RESULT = zipped({"out.txt": b"1"})
+_LARGE = bytes(range(256)) * 200
+RESULT = zipped({"out.txt": b"1", "large": _LARGE}, zipfile.ZIP_STORED)
 """What the jobs left."""
 
 
@@ -45,8 +47,9 @@ class Folder:
     async def add(self, jobs: Store, user: str, *, to: JobState = JobState.QUEUED) -> Job:
         """A job with its files, moved to the state."""
         async with self.storage.pending(FileKind.BUNDLE) as pending:
+            files = {"run.sh": b"true", "of": user.encode(), "large": _LARGE}
             with self.scratch.file() as content:
-                made = write_bundle(content.path, {"run.sh": b"true", "of": user.encode()})
+                made = write_bundle(content.path, files)
                 bundle = Bundle(await pending.put(content), made.size, made.digest)
             new = NewJob(user, "example", bundle, Limits(), 60.0, 10, tags=("t",))
             job, _ = await jobs.insert(new, "queued")
@@ -63,6 +66,20 @@ class Folder:
             job = await jobs.moved(end(job, to, expires_at=10**18, result=result))
             pending.commit()
         return job
+
+    async def add_small(self, jobs: Store, user: str) -> Job:
+        """A job whose bundle and result are rows."""
+        with self.scratch.file() as content:
+            made = write_bundle(content.path, {"run.sh": b"true", "of": user.encode()})
+            few = content.path.read_bytes()
+        bundle = Bundle(f"{user:0>32}", made.size, made.digest, content=few)
+        job, _ = await jobs.insert(NewJob(user, "example", bundle, Limits(), 60.0, 10), "queued")
+        left = zipped({"out.txt": user.encode()})
+        digest = hashlib.sha256(left).hexdigest()
+        result = Result(f"{user:1>32}", len(left), digest, content=left)
+        sent = await jobs.moved(claim(job, "local"))
+        sent = await jobs.to(sent, JobState.SUBMITTED, changes={"payload_id": 5})
+        return await jobs.moved(end(sent, JobState.COMPLETED, expires_at=10**18, result=result))
 
     def sql(self, text: str) -> None:
         """Change its database by hand."""

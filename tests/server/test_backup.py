@@ -3,7 +3,6 @@ what is copied, refused and repaired, and what a restore makes of folder and dat
 """
 
 import asyncio
-import hashlib
 import json
 import re
 import shutil
@@ -17,14 +16,12 @@ import pytest
 
 from server.domain.jobs import FileKind, Move
 from server.maintenance.backup import back_up
-from server.maintenance.files import bring
 from server.maintenance.restore import as_another
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_path
 from server.store import copies
 from server.store.data_folder import UNKNOWN, WrongDatabase, open_data, write_record
 from server.store.migrations import MIGRATIONS
-from server.store.stored_rows import StoredFile
 from shared.clock import RealClock
 from shared.files.bundles.reader import BundleReader
 from shared.files.durable import FolderLock
@@ -231,23 +228,6 @@ def test_what_is_lost_is_reported_by_a_backup_and_refused_by_a_restore(tmp_path,
         spoil(stored_path(folder.path, FileKind(kind), name), how)
         assert f"of job 1: {kind}/{name}" in backup(folder, *options, code=1)
         restore(folder)
-
-
-def test_of_several_results_in_one_file_the_damaged_one_is_reported(folder, tmp_path):
-    ((name,),) = rows(folder.database_path, "SELECT result_file FROM jobs WHERE id = 1")
-    stored = stored_path(folder.path, FileKind.RESULT, name)
-    stored.write_bytes(RESULT + b"damaged" + RESULT)
-    sections = [(1, 0, RESULT), (2, len(RESULT), b"another"), (3, len(RESULT) + 7, RESULT)]
-    files = [
-        StoredFile(job, FileKind.RESULT, name, len(data), hashlib.sha256(data).hexdigest(), offset)
-        for job, offset, data in sections
-    ]
-    cut = StoredFile(4, FileKind.RESULT, name, len(RESULT), files[0].digest, stored.stat().st_size)
-    for digests, damaged in ((True, [2, 4]), (False, [4])):
-        (target := tmp_path / f"copy-{digests}").mkdir()
-        brought = bring(folder.path, target, [*files, cut], digests=digests)
-        assert [file.job_id for file in brought.damaged] == damaged
-        assert brought.files[FileKind.RESULT] == 1
 
 
 def test_nothing_is_written_over_and_no_other_database_is_taken(folder, tmp_path):
@@ -467,3 +447,45 @@ def test_rows_are_looked_at_too_where_all_of_the_schema_is_there(ended):
     assert "refers to a row of jobs" in admin(ended, "verify", code=1)
     ended.sql("DELETE FROM schema_version")
     assert "start the server once" in admin(ended, "verify", code=74)
+
+
+@pytest.fixture
+def with_rows(folder) -> Folder:
+    """One more job, whose bundle and result are small."""
+
+    async def add() -> None:
+        database = await Database.open(folder.database_path, MIGRATIONS)
+        await folder.add_small(Store(database, []), "dee")
+        await database.close()
+
+    asyncio.run(add())
+    return folder
+
+
+def test_small_contents_are_in_the_copy_of_the_database(with_rows):
+    made = json.loads(backup(with_rows, "--verify", "--json"))
+    assert (made["jobs"], made["bundles"], made["results"], made["incomplete"]) == (4, 4, 2, [])
+    copy = with_rows.path.parent / "copy"
+    assert len([path for path in (copy / "bundles").rglob("*") if path.is_file()]) == 3
+    restore(with_rows, "--verify")
+    was, now = (
+        rows(folder / "ferryman.sqlite", "SELECT * FROM contents")
+        for folder in (with_rows.path, with_rows.path.parent / "new")
+    )
+    assert was == now
+    assert len(was) == 2
+    assert "all is well" in admin(with_rows, "verify")
+
+
+def test_a_damaged_row_is_found_and_given_up_and_one_of_nobody_is_removed(with_rows):
+    """And the copy of one says that it is incomplete."""
+    with_rows.sql("UPDATE contents SET bytes = zeroblob(length(bytes)) WHERE name LIKE '1%'")
+    with_rows.sql("INSERT INTO contents VALUES ('stray', x'00')")
+    assert found_in(with_rows, "--quick")[1] == ["stray_row"]
+    assert found_in(with_rows)[1] == ["wrong_digest", "stray_row"]
+    assert "damaged file of job 4: results/1" in backup(with_rows, "--verify", code=1)
+    assert found_in(with_rows, "--repair", code=0)[0] == 2
+    assert len(rows(with_rows.database_path, "SELECT * FROM contents")) == 1, "the bundle"
+    assert "all is well" in admin(with_rows, "verify")
+    with_rows.sql("DELETE FROM contents")
+    assert found_in(with_rows)[1] == ["missing_file"]

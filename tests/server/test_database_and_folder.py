@@ -22,7 +22,7 @@ import structlog.testing
 from typer.testing import CliRunner
 
 from client_agent.settings.agent import load
-from server.domain.jobs import FileKind
+from server.domain.jobs import ROW_BYTES, FileKind
 from server.maintenance import doctor
 from server.maintenance.__main__ import program
 from server.settings.tables import ServerTable
@@ -233,7 +233,8 @@ async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_as
             assert not kinds["files_moved_aside"]["is_serious"]
             assert (await client.get("/health"))[0] == 200
             assert (await client.job(1, until="Queued"))["status"] == "Queued"
-            assert await client.upload() > 1_000_000 + was.last_job
+            large = {"run.sh": b"true", "large": bytes(ROW_BYTES)}
+            assert await client.upload(large) > 1_000_000 + was.last_job
     assert place.files_aside() == files - known
     found = (await abouts_of(place))["files"]
     assert (found["level"], str(place.path / UNKNOWN) in found["text"]) == ("warning", True)

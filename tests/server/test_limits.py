@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_STORED
 
 import pytest
 
@@ -269,6 +270,23 @@ async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_pa
         assert (await post(caller, SMALL))[0] == 201
 
 
+async def test_a_small_result_waits_for_room_too(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, tmp_path / "data", 64 * MIB)
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent, min_free=4 * MIB) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        disk.size = 4 * MIB
+        await asyncio.to_thread(caller.server.context.scratch.measure)
+        await agent.end(agent.held(f"{job_id}.1"))
+        job = await caller.job(job_id, until="Unknown")
+        assert "the result waits for room on the server's disk" in job["message"]
+        assert left(tmp_path / "data", "results") == set()
+        disk.size = 64 * MIB
+        await caller.server.context.get.results.waiting.run_once()
+        await caller.job(job_id, until="Completed")
+
+
 async def test_a_job_that_ended_at_once_is_shown_as_started_while_its_result_waits_for_room(
     tmp_path, monkeypatch
 ):
@@ -304,7 +322,9 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
             await caller.job(job_id, until="Running")
             monkeypatch.setattr(ScratchFile, "reserve", fail)
             if kind == "ferryman":
-                await agent.end(agent.held(f"{job_id}.1"))
+                held = agent.held(f"{job_id}.1")
+                held.status, held.result = "Completed", zipped({"a": bytes(50_000)}, ZIP_STORED)
+                await agent.say(held)
             else:
                 client.payloads[1].status = "Completed"
             job = await caller.job(job_id, until="Unknown")

@@ -77,7 +77,7 @@ class App:
 
     async def send(self, request: web.Request) -> web.StreamResponse:
         with self.noted():
-            answer = await send_file(request, self.file, "a.zip", DIGEST, (5, len(DATA)))
+            answer = await send_file(request, self.file, "a.zip", DIGEST)
             self.sent = answer.body_length
             return answer
 
@@ -135,10 +135,10 @@ async def serving(**deadlines: float) -> AsyncIterator[tuple[App, int]]:
 
 @contextlib.asynccontextmanager
 async def sending(tmp_path: Path, **deadlines: float) -> AsyncIterator[App]:
-    """A section of a file, of which nothing stays open."""
+    """A file, of which nothing stays open."""
     async with serving(**deadlines) as (app, _):
         app.file = tmp_path / "file"
-        app.file.write_bytes(b"other" + DATA + b"more")
+        app.file.write_bytes(DATA)
         yield app
     for one in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

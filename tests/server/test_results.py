@@ -19,10 +19,9 @@ from server.stages.deferral import Children, children_of
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, WaitingResults
-from server.storage.contents import Contents
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
-from server.store import batches
+from server.store import batches, bundles
 from shared.files.archives.inputs_list import list_line
 from shared.files.names import BundleError
 from tests.kit.clock import SimClock
@@ -185,29 +184,25 @@ class Place:
         self.folder, self.staging = folder, folder / "staging"
         self.scratch = Scratch(self.staging, new_name)
         self.storage = FolderStorage(folder, self.scratch, new_name)
-        self.contents = Contents(self.storage)
+        shared = core(database=self, storage=self.storage, scratch=self.scratch)
+        self.contents, self.inputs = shared.contents, Inputs(shared)
         self.known: dict[int, Job] = {}
-        self.inputs = Inputs(core(database=self, storage=self.storage, scratch=self.scratch))
 
     async def read(self, work: object, job_id: int) -> Job | None:
-        """None of them is a parent."""
-        if work is batches.get:
+        """None of them is a parent, and all contents are files."""
+        if work in (batches.get, bundles.content):
             return None
         if job_id not in self.known:
             raise NoSuchJob(job_id)
         return self.known[job_id]
 
     async def stored(self, content: bytes | Mapping[str, bytes], inputs: int = 0) -> Result:
-        """A result that lies between others in its file."""
+        """A result."""
         whole = content if isinstance(content, bytes) else zipped(content)
-
-        async def file() -> AsyncIterator[bytes]:
-            yield b"before" + whole + b"behind"
-
         async with self.storage.pending(FileKind.RESULT) as pending:
-            name = await pending.put(file())
+            name = await pending.put(whole)
             pending.commit()
-        return Result(name, len(whole), "", 6, inputs)
+        return Result(name, len(whole), "", inputs)
 
     async def bundle(self, files: Mapping[str, bytes]) -> Bundle:
         content = zipped(files)
@@ -286,8 +281,7 @@ async def test_files_of_the_bundle_that_are_as_they_were_sent_are_given_on(place
 async def test_what_a_job_was_to_get_and_cannot_is_named(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = await place.stored({"out": b"1"})
-    cut = Result(good.file, good.size - 1, "", 6)
+    cut = await place.stored(zipped({"out": b"1"})[:-1])
     unusable = "what it was to get below inputs/1/ cannot be used: "
     gone = "the result of job 1, which it was to get, is gone"
     cases: list[tuple[dict[int, Job], str]] = [

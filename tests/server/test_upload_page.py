@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 from aiohttp import FormData
 
-from server.domain.jobs import FileKind
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.pages import Browser, Page, browsing
@@ -318,7 +317,7 @@ async def test_a_job_is_run_again_with_changes(ann: Uploads) -> None:
     context = ann.place.server.context
     stored = await Jobs(context.database).get(job)
     assert stored.bundle is not None
-    await context.storage.delete([(FileKind.BUNDLE, stored.bundle.file)])
+    await context.database.write(lambda tx: tx.rows("DELETE FROM contents"))
     page = await ann.see(f"/new?from={job}")
     assert (page.main.fields()["script"], page.main.all(name="keep")) == ("", [])
     page = await ann.send_form({"keep": "1"}, query=f"?from={job}")

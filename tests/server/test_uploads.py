@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from server.domain.jobs import ROW_BYTES
 from shared.sql import Tx
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -253,6 +254,7 @@ async def test_an_upload_whose_content_was_removed_a_moment_ago_is_stored(
     async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
         monkeypatch.setattr("server.store.bundles.can_share", removed_since)
         for _ in range(2):
-            await caller.job(await caller.upload(), until="Running")
+            large = {"run.sh": b"true", "large": bytes(ROW_BYTES)}
+            await caller.job(await caller.upload(large), until="Running")
             assert len(left(tmp_path / "data")) == 1
         assert asked

@@ -116,21 +116,6 @@ async def test_the_files_of_all_attempts_go_with_their_job(jobs: Store) -> None:
     assert await jobs.attempts(job.id) == []
 
 
-async def test_a_file_with_several_results_goes_with_the_last_job_that_has_one(jobs):
-    ended = []
-    for number in range(3):
-        job = await jobs.moved(end(await jobs.claimed(), JobState.FAILED))
-        ended.append(job)
-        shared = result("shared", offset=3 * number)
-        assert await jobs.attach_result(job.key, shared)
-        assert (await jobs.attempt(job.key)).result == (await jobs.get(job.id)).result == shared
-    assert (R, "shared") not in (await jobs.clean([clean(ended[0])]))[1]
-    assert (R, "shared") not in await jobs.delete(ended[1].id)
-    assert await jobs.files_in_use(["shared"]) == {"shared"}
-    assert (R, "shared") in (await jobs.clean([clean(ended[2])]))[1]
-    assert await jobs.files_in_use(["shared"]) == set()
-
-
 async def test_a_job_that_has_not_ended_is_not_deleted(jobs: Store) -> None:
     job = await jobs.claimed()
     with pytest.raises(NotEnded):

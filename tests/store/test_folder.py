@@ -20,7 +20,7 @@ from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import NoSpace, Reservation, Scratch, Space
 from shared.clock import yield_to_loop
 from shared.files import durable
-from tests.kit.store import chunks, read
+from tests.kit.store import chunks
 
 R = FileKind.RESULT
 
@@ -181,26 +181,6 @@ async def test_bytes_that_cannot_be_synced_leave_nothing(tmp_path, storage, monk
         await put(storage)
     assert await storage.list(R) == before
     assert list((tmp_path / "staging").iterdir()) == []
-
-
-async def test_what_was_stored_lately_is_in_memory_until_it_is_deleted(storage, monkeypatch):
-    name, large = await put(storage), await put(storage, bytes(100_000))
-    assert storage.in_memory(R, name) == b"content"
-    assert storage.in_memory(R, large) is None
-
-    async def refused(*_: object) -> None:
-        raise AssertionError("no thread is needed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(asyncio, "to_thread", refused)
-        assert await read(storage, R, name) == b"content"
-        async with storage.open(R, name, 1, 3) as stream:
-            assert [chunk async for chunk in stream] == [b"on"]
-            assert stream.size == 7
-    await storage.delete([(R, name)])
-    assert storage.in_memory(R, name) is None
-    with pytest.raises(FileNotFoundError):
-        await read(storage, R, name)
 
 
 # -- a part of the disk stays free

@@ -81,28 +81,23 @@ def expand_folder(
     folder: str,
     writer: BundleWriter,
     *,
-    section: tuple[int, int],
     max_files: int,
     max_bytes: int,
 ) -> None:
     """Add what a ZIP holds below a folder to the bundle, under the same rules. Blocking.
 
     Args:
-        archive: the file that holds the ZIP.
+        archive: the ZIP.
         folder: ends in "/", which names lose.
-        section: where the ZIP begins in the file, and its size.
         max_files: of the folder; the archive may list many more.
 
     Raises:
         BundleError, OSError
     """
-    start, size = section
     with closing_fd(os.open(archive, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         expansion = _Expansion(fd, writer, max_files, max_bytes)
-        below = [one for one in read_entries(fd, MAX_LISTED, start, size) if _is_in(one, folder)]
-        expansion.add_entries(
-            [replace(one, name=one.name.removeprefix(folder)) for one in below], size
-        )
+        below = [one for one in read_entries(fd, MAX_LISTED) if _is_in(one, folder)]
+        expansion.add_entries([replace(one, name=one.name.removeprefix(folder)) for one in below])
 
 
 def _is_in(entry: ZipEntry, folder: str) -> bool:
@@ -132,11 +127,11 @@ class _Expansion:
             raise BundleError("not_an_archive", f"{what}; send a .zip, .tar or .tar.gz")
 
     def _zip(self) -> None:
-        self.add_entries(read_entries(self._fd, self._max_entries), self._size)
+        self.add_entries(read_entries(self._fd, self._max_entries))
 
-    def add_entries(self, entries: Sequence[ZipEntry], packed: int) -> None:
-        """Add files of a ZIP; ``packed``: bytes of all that it holds."""
-        self._check_ratio(sum(entry.size for entry in entries), packed)
+    def add_entries(self, entries: Sequence[ZipEntry]) -> None:
+        """Add files of the archive, a ZIP."""
+        self._check_ratio(sum(entry.size for entry in entries), self._size)
         for entry in entries:
             content = read_content(self._fd, entry, _CHUNK)
             self._add(entry.name, entry.is_folder, entry.executable, entry.size, content)

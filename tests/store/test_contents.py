@@ -1,0 +1,148 @@
+"""Small bundles and results are rows: written and deleted with the rows that refer to them."""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.domain.errors import QueueFull
+from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Result
+from server.storage.contents import Contents
+from server.storage.folder import FolderStorage
+from server.storage.scratch import Scratch
+from server.store import bundles
+from shared.ids import AttemptKey
+from shared.wire import JobState
+from tests.kit.store import Store, clean, end, new, result
+from tests.kit.warm import open_files
+
+B, R = FileKind.BUNDLE, FileKind.RESULT
+SMALL = Bundle("a", 5, "d", content=b"first")
+
+
+async def rows(jobs: Store) -> dict[str, bytes]:
+    return {row["name"]: row["bytes"] for row in await jobs.rows("SELECT * FROM contents")}
+
+
+async def test_a_small_bundle_comes_with_its_first_job_and_goes_with_the_last(jobs: Store) -> None:
+    first = await jobs.upload(bundle=SMALL)
+    second = await jobs.upload(bundle=replace(SMALL, file="b", content=b"again"))
+    assert first.bundle == second.bundle == SMALL
+    assert await rows(jobs) == {"a": b"first"}
+    moves = [clean(await jobs.moved(end(job, JobState.CANCELLED))) for job in (first, second)]
+    assert await jobs.clean(moves[:1]) == (1, [])
+    assert await rows(jobs) == {"a": b"first"}
+    assert await jobs.clean(moves[1:]) == (1, [])
+    assert await rows(jobs) == {}
+
+
+async def test_what_is_refused_or_not_made_leaves_no_row(jobs: Store) -> None:
+    job = await jobs.upload(bundle=Bundle("large", 1 << 20, "e"), idempotency_key="once")
+    await jobs.insert(new(bundle=SMALL, idempotency_key="once"), "a repeat")
+    with pytest.raises(QueueFull):
+        await jobs.insert(new(bundle=SMALL), "one too many", 1)
+    cancelled = await jobs.moved(end(job, JobState.CANCELLED))
+    late = result("r", content=b"abc")
+    assert await jobs.move(end(job, JobState.FAILED, result=late)) is None
+    assert not await jobs.attach_result(AttemptKey(cancelled.id, 1), late)
+    assert await rows(jobs) == {}
+
+
+async def test_small_results_of_all_attempts_go_with_their_job(jobs: Store) -> None:
+    sent = await jobs.to(await jobs.claimed(bundle=SMALL), JobState.SUBMITTED)
+    facts = {"result": result("r1", content=b"one")}
+    back = await jobs.to(sent, JobState.QUEUED, changes={"agent": None}, facts=facts)
+    again = await jobs.to(back, JobState.PROCESSING, changes={"agent": "node"})
+    over = await jobs.moved(end(again, JobState.FAILED, result=result("r2", content=b"two")))
+    assert over.result == result("r2")
+    same = replace(SMALL, file="b")
+    other = await jobs.moved(end(await jobs.claimed(bundle=same), JobState.FAILED))
+    assert await jobs.attach_result(other.key, result("r3", content=b"three"))
+    assert await rows(jobs) == {"a": b"first", "r1": b"one", "r2": b"two", "r3": b"three"}
+    assert await jobs.stored("ann") == 2 * 5 + 3 * 3, "they count as files do"
+    large = await jobs.moved(end(await jobs.claimed(), JobState.FAILED, result=result("r4")))
+    assert await jobs.clean([clean(over), clean(large)]) == (2, [(R, "r4"), (B, "b")][::-1])
+    assert await rows(jobs) == {"a": b"first", "r3": b"three"}
+    assert await jobs.delete(other.id) == []
+    assert await rows(jobs) == {}
+
+
+async def test_the_database_gives_back_the_room_of_rows_that_are_gone(jobs: Store) -> None:
+    found = []
+    for number in range(400):
+        bundle = Bundle(f"{number}", ROW_BYTES, f"{number}", content=os.urandom(ROW_BYTES))
+        found.append(await jobs.upload(bundle=bundle))
+    full = await jobs.database.size()
+    assert full > 400 * ROW_BYTES
+    for job in found:
+        await jobs.delete((await jobs.moved(end(job, JobState.CANCELLED))).id)
+    while await jobs.database.maintain():
+        pass
+    assert await jobs.database.size() < full / 2
+
+
+@pytest.fixture
+def contents(jobs: Store, tmp_path: Path) -> Contents:
+    names = iter(f"{number:032x}" for number in range(9))
+    scratch = Scratch(tmp_path / "staging", lambda: next(names))
+    storage = FolderStorage(tmp_path, scratch, lambda: next(names))
+    return Contents(storage, scratch, lambda name: jobs.database.read(bundles.content, name))
+
+
+async def kept(contents: Contents, content: bytes, *, as_file: bool) -> Result:
+    async with contents._storage.pending(R) as pending:
+        async with contents._scratch.file() as file:
+            file.path.write_bytes(content)
+            source = file if as_file else content
+            name, few = await contents.keep(pending, source, len(content))
+        pending.commit()
+    return Result(name, len(content), "", content=few)
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+@pytest.mark.parametrize("size", [0, ROW_BYTES, ROW_BYTES + 1])
+async def test_the_size_decides_and_all_are_read_alike(contents, jobs, tmp_path, size, as_file):
+    content = os.urandom(size)
+    stored = await kept(contents, content, as_file=as_file)
+    small = size <= ROW_BYTES
+    assert stored.content == (content if small else None)
+    assert len([path for path in (tmp_path / R).rglob("*") if path.is_file()]) == (not small)
+    committed = replace(stored, content=None)
+    for now in (stored, committed):  # before its row is written, and after that
+        if now is committed:
+            await jobs.database.write(bundles.keep, stored)
+        assert await contents.small(now) == (content if small else None)
+        async with contents.open(R, now) as pieces:
+            assert b"".join([piece async for piece in pieces]) == content
+        before = open_files()
+        async with contents.local_copy(R, now) as path:
+            assert path.read_bytes() == content
+            assert path.stat().st_size == size
+        assert open_files() == before
+
+
+async def test_what_is_gone_or_shorter_than_it_was_is_an_error(contents, jobs):
+    for size in (5, ROW_BYTES + 5):
+        gone = Result("f" * 32, size, "")
+        async with contents.local_copy(R, gone) as path:
+            with pytest.raises(FileNotFoundError):
+                path.read_bytes()
+        with pytest.raises(FileNotFoundError):
+            async with contents.open(R, gone):
+                pass
+    large = await kept(contents, bytes(ROW_BYTES + 2), as_file=False)
+    with pytest.raises(OSError, match="not as long as it was") as problem:
+        async with contents.open(R, replace(large, size=large.size - 1)):
+            pass
+    assert problem.value.errno == errno.EIO
+
+
+async def test_a_row_takes_no_space_that_is_to_stay_free(contents, monkeypatch) -> None:
+    full: Callable[[object], int] = lambda _: 0  # noqa: E731
+    monkeypatch.setattr(Scratch, "free_bytes", full)
+    contents._scratch.measure()
+    with pytest.raises(OSError, match="No space left"):
+        await kept(contents, b"few", as_file=False)
