@@ -9,12 +9,20 @@ from typing import Final
 
 from aiohttp import web
 
-from server.domain.jobs import FileKind, Job, Result
+from server.domain.jobs import ROW_BYTES, FileKind, Job, Result
 from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal
-from server.stages.merged_results import Part, UnusableResult, given_bundle, merged_results
-from server.store import attempts, batches, jobs
+from server.stages.merged_results import (
+    Part,
+    UnusableResult,
+    given_bundle,
+    merged_results,
+)
+from server.store import attempts, batches, bundles, jobs
+from shared.files.archives.merge import Source, merged
+from shared.files.archives.zip_directory import Archive
+from shared.files.names import BundleError
 from shared.http.file_response import requested_part, send_chunks, send_file, zip_headers
 from shared.ids import AttemptKey
 from shared.wire import JobState
@@ -54,22 +62,10 @@ async def send_result(
 async def _send_joined(
     request: web.Request, context: Context, job: Job, part: Part, key: AttemptKey, name: str
 ) -> web.StreamResponse:
-    stored, etag = part.result, part.etag
-    known = await context.database.read(attempts.joined_sha256, key, stored)
-    digest = hashlib.sha256() if known is None else None
-    headers = zip_headers(name, known, etag)
     try:
-        async with merged_results(
-            context.contents, context.scratch, [part], run=context.reads.run
-        ) as merged:
-            wanted = requested_part(request, merged.size, etag, headers)
-            if isinstance(wanted, web.Response):
-                return wanted
-
-            def chunks(start: int, stop: int) -> AsyncGenerator[bytes, None]:
-                return merged.chunks(start, stop, digest)
-
-            response = await send_chunks(request, wanted, headers, chunks)
+        whole = await _joined_in_memory(context, part)
+        if whole is None:
+            return await _send_made(request, context, part, key, name)
     except UnusableResult as problem:
         if problem.gone:
             raise await missing_result(context, job, key.attempt) from None
@@ -78,6 +74,44 @@ async def _send_joined(
             f"is at /api/v1/jobs/{job.id}/result?only=new"
         )
         raise Refusal(HTTPStatus.CONFLICT, "unreadable_result", message) from problem
+    return await send_file(request, whole, name, hashlib.sha256(whole).hexdigest(), part.etag)
+
+
+async def _joined_in_memory(context: Context, part: Part) -> bytes | None:
+    """All of it; None: it is not small. Raises UnusableResult."""
+    stored, bundle = part.result, part.bundle
+    if bundle is None or max(stored.size, bundle.size) > ROW_BYTES:
+        return None
+    names = stored.file, bundle.file
+    result, sent = await context.database.read(bundles.contents, *names)
+    if result is None or sent is None:
+        return None  # gone: which is found out where they are opened
+    try:
+        archives = Archive(result, 0, len(result)), Archive(sent, 0, len(sent))
+        return merged(Source("", archives[0], stored.inputs, archives[1], part.folder))
+    except BundleError as problem:
+        raise UnusableResult(part, problem) from None
+
+
+async def _send_made(
+    request: web.Request, context: Context, part: Part, key: AttemptKey, name: str
+) -> web.StreamResponse:
+    """Made while it is sent. Raises UnusableResult."""
+    stored, etag = part.result, part.etag
+    known = await context.database.read(attempts.joined_sha256, key, stored)
+    digest = hashlib.sha256() if known is None else None
+    headers = zip_headers(name, known, etag)
+    async with merged_results(
+        context.contents, context.scratch, [part], run=context.reads.run
+    ) as whole:
+        wanted = requested_part(request, whole.size, etag, headers)
+        if isinstance(wanted, web.Response):
+            return wanted
+
+        def chunks(start: int, stop: int) -> AsyncGenerator[bytes, None]:
+            return whole.chunks(start, stop, digest)
+
+        response = await send_chunks(request, wanted, headers, chunks)
     if digest is not None and wanted.status == HTTPStatus.OK and request.method == "GET":
         await context.database.write(attempts.keep_joined, key, stored, digest.hexdigest())
     return response

@@ -199,7 +199,9 @@ def joined(
         sources = [Source(prefix, written(fd, result), inputs, written(fd, bundle), folder)]
         merge.add(sources[0])
         merge.end()
-        return read(merge, sources, 0, merge.size)
+        whole = read(merge, sources, 0, merge.size)
+        assert module.merged(sources[0]) == whole
+        return whole
 
 
 @each("prefix", ["", "x/"])

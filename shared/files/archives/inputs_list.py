@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from shared.files.archives.zip_directory import ZipEntry, read_content
+from shared.files.archives.zip_directory import Content, ZipEntry, read_content
 from shared.files.names import BundleError, find_root
 
 _LINE: Final = re.compile(rb"[0-9a-f]{64}  ([^\n]+)\n")
@@ -23,7 +23,7 @@ def list_line(sha256: str, path: str) -> bytes:
     return f"{sha256}  {path}\n".encode()
 
 
-def read_list(fd: int, entry: ZipEntry, count: int) -> frozenset[str]:
+def read_list(fd: Content, entry: ZipEntry, count: int) -> frozenset[str]:
     """The paths in the list.
 
     Args:

@@ -25,6 +25,7 @@ from shared.files.archives.zip_directory import (
     MAX_LISTED,
     PROGRAM,
     Archive,
+    Content,
     Headers,
     ZipEntry,
     end_records,
@@ -176,6 +177,17 @@ class Merge:
         self._directory.close()
 
 
+def merged(source: Source) -> bytes:
+    """The same ZIP of one source, all of it in memory: for small ones. Raises BundleError."""
+    count, files, directory = 0, bytearray(), bytearray()
+    for headers, entry, fd in _entries(source, 0):
+        files += headers.local()
+        files += b"".join(read_range(fd, entry.offset, headers.packed, _CHUNK, entry.name))
+        directory += headers.central()
+        count += 1
+    return bytes(files + directory) + end_records(count, len(files), len(directory))
+
+
 def _text(name: str, text: bytes, offset: int) -> Headers:
     headers = Headers(name, _EARLIEST, FILE, offset)
     headers.size = headers.packed = len(text)
@@ -183,7 +195,7 @@ def _text(name: str, text: bytes, offset: int) -> Headers:
     return headers
 
 
-def _entries(source: Source, offset: int) -> Iterator[tuple[Headers, ZipEntry, int]]:
+def _entries(source: Source, offset: int) -> Iterator[tuple[Headers, ZipEntry, Content]]:
     """What is taken of a source, all of it checked before the first comes, and the file in which it
     lies.
     """
@@ -200,11 +212,11 @@ def _entries(source: Source, offset: int) -> Iterator[tuple[Headers, ZipEntry, i
         yield headers, entry, fd
 
 
-def _taken(source: Source) -> list[tuple[str, ZipEntry, int]]:
+def _taken(source: Source) -> list[tuple[str, ZipEntry, Content]]:
     """Names without the prefix, entries, and the file of each; those of the bundle come first."""
     result, bundle = source.result, source.bundle
     entries = read_entries(result.fd, MAX_LISTED, result.start, result.size)
-    inputs: list[tuple[str, ZipEntry, int]] = []
+    inputs: list[tuple[str, ZipEntry, Content]] = []
     if source.inputs:
         if not entries:
             raise BundleError("damaged", "the result has no list of inputs")
@@ -216,7 +228,7 @@ def _taken(source: Source) -> list[tuple[str, ZipEntry, int]]:
 
 def _inputs(
     bundle: Archive, folder: str, wanted: frozenset[str]
-) -> list[tuple[str, ZipEntry, int]]:
+) -> list[tuple[str, ZipEntry, Content]]:
     entries = read_entries(bundle.fd, MAX_LISTED, bundle.start, bundle.size)
     folder = folder_of((entry.name for entry in entries), folder)
     found = [

@@ -18,7 +18,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from isal import isal_zlib
 
@@ -66,11 +66,26 @@ class ZipEntry:
     """DOS date and time, as written: the date in the upper 16 bits."""
 
 
+Content: TypeAlias = int | bytes
+"""Descriptor of an open file; or what is in it."""
+
+
+def size_of(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) else os.fstat(content).st_size
+
+
+def pread(content: Content, length: int, at: int) -> bytes:
+    """As ``os.pread``."""
+    if isinstance(content, bytes):
+        return content[at : at + length]
+    return os.pread(content, length, at)
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """The part of an open file that is the archive."""
 
-    fd: int
+    fd: Content
     start: int
     size: int
 
@@ -78,7 +93,7 @@ class Archive:
         """Raises BundleError: the archive ends before."""
         data = b""
         if 0 <= offset <= self.size - length:
-            data = os.pread(self.fd, length, self.start + offset)
+            data = pread(self.fd, length, self.start + offset)
         if len(data) != length:
             raise BundleError("truncated", "the archive is cut short or damaged")
         return data
@@ -104,7 +119,7 @@ class Listed:
 
 
 def read_entries(
-    fd: int, max_entries: int, start: int = 0, size: int | None = None
+    fd: Content, max_entries: int, start: int = 0, size: int | None = None
 ) -> list[ZipEntry]:
     """Read the table of contents and check it against the whole file, in the order of the file.
 
@@ -117,7 +132,7 @@ def read_entries(
     Raises:
         BundleError
     """
-    there = os.fstat(fd).st_size - start
+    there = size_of(fd) - start
     if size is not None and size > there:
         raise BundleError("truncated", "the archive is cut short or damaged")
     archive = Archive(fd, start, there if size is None else size)
@@ -333,7 +348,7 @@ _CHUNK: Final = 1 << 20
 _PACKED_CHUNK: Final = 1 << 16
 
 
-def read_content(fd: int, entry: ZipEntry, chunk: int = _CHUNK) -> Iterator[bytes]:
+def read_content(fd: Content, entry: ZipEntry, chunk: int = _CHUNK) -> Iterator[bytes]:
     """The unpacked content in pieces, each at most ``chunk`` bytes.
 
     Raises:
@@ -359,7 +374,7 @@ def read_content(fd: int, entry: ZipEntry, chunk: int = _CHUNK) -> Iterator[byte
 
 
 def read_range(
-    fd: int, at: int, length: int, chunk: int, part: str | None = None
+    fd: Content, at: int, length: int, chunk: int, part: str | None = None
 ) -> Iterator[bytes]:
     """``length`` bytes of a file from ``at`` on, in pieces.
 
@@ -368,7 +383,7 @@ def read_range(
     """
     end = at + length
     while at < end:
-        data = os.pread(fd, min(chunk, end - at), at)
+        data = pread(fd, min(chunk, end - at), at)
         if not data:
             raise BundleError("truncated", "the archive is cut short", part)
         at += len(data)

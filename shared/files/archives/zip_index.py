@@ -6,7 +6,6 @@ is asked for: what is read of one entry never depends on another.
 
 from __future__ import annotations
 
-import os
 import struct
 import unicodedata
 from collections.abc import Iterator
@@ -14,11 +13,13 @@ from typing import Final, NamedTuple
 
 from shared.files.archives.zip_directory import (
     Archive,
+    Content,
     Listed,
     ZipEntry,
     find_directory,
     locate,
     read_listed,
+    size_of,
 )
 from shared.files.names import BundleError
 
@@ -71,8 +72,8 @@ class ZipIndex:
         BundleError: it is no ZIP, or cut short.
     """
 
-    def __init__(self, fd: int, start: int, size: int) -> None:
-        there = os.fstat(fd).st_size - start
+    def __init__(self, fd: Content, start: int, size: int) -> None:
+        there = size_of(fd) - start
         if size > there:
             raise BundleError("truncated", "the archive is cut short or damaged")
         self._archive = Archive(fd, start, size)
