@@ -278,6 +278,18 @@ def test_a_list_that_is_not_the_bundles_is_refused(left, inputs, code) -> None:
     assert refused.value.code == code
 
 
+def test_a_list_that_is_longer_than_any_of_the_bundle_is_not_unpacked() -> None:
+    """It may be packed very small."""
+    count, bundle = 100_000, zipped(BUNDLE)
+    left = result(text=b"".join(list_line("0" * 64, f"{number:06}") for number in range(count)))
+
+    def refused() -> None:
+        with pytest.raises(BundleError):
+            joined(bundle, left, count)
+
+    assert peak(refused)[1] < 2 << 20
+
+
 GOOD = zipped({"a": b"text " * 100, "b/c": b"1", "d/": b"", "e": b""})
 
 

@@ -15,7 +15,6 @@ from shared.files.archives.zip_directory import Content, ZipEntry, read_content
 from shared.files.names import BundleError, find_root
 
 _LINE: Final = re.compile(rb"[0-9a-f]{64}  ([^\n]+)\n")
-_MAX_BYTES: Final = 256 << 20
 _CHUNK: Final = 1 << 20
 
 
@@ -23,17 +22,19 @@ def list_line(sha256: str, path: str) -> bytes:
     return f"{sha256}  {path}\n".encode()
 
 
-def read_list(fd: Content, entry: ZipEntry, count: int) -> frozenset[str]:
+def read_list(fd: Content, entry: ZipEntry, count: int, bundle_size: int) -> frozenset[str]:
     """The paths in the list.
 
     Args:
         entry: the last one of the result.
         count: lines that it has to have.
+        bundle_size: bytes of the bundle. It has two headers for each file, which take more than a
+            line does: a longer list is none of it, and is not unpacked.
 
     Raises:
         BundleError: it is none, or damaged.
     """
-    if entry.is_folder or entry.size > _MAX_BYTES:
+    if entry.is_folder or entry.size > bundle_size:
         raise _damaged(entry)
     text = b"".join(read_content(fd, entry, _CHUNK))
     lines = [line[1] for line in _LINE.finditer(text)]

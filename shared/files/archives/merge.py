@@ -222,7 +222,8 @@ def _taken(source: Source) -> list[tuple[str, ZipEntry, Content]]:
             raise BundleError("damaged", "the result has no list of inputs")
         listed = entries.pop()
         if bundle is not None:
-            inputs = _inputs(bundle, source.folder, read_list(result.fd, listed, source.inputs))
+            wanted = read_list(result.fd, listed, source.inputs, bundle.size)
+            inputs = _inputs(bundle, source.folder, wanted)
     return inputs + [(entry.name, entry, result.fd) for entry in entries]
 
 

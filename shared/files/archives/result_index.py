@@ -46,9 +46,11 @@ class ResultIndex:
     @cached_property
     def _inputs(self) -> frozenset[str]:
         """Those of the bundle that it refers to, as they are called in the result."""
+        source = self._source
         assert self._list is not None, "it refers to some"
+        assert source.bundle is not None, "of this"
         entry = self._new.located(self._list)
-        return read_list(self._source.result.fd, entry, self._source.inputs)
+        return read_list(source.result.fd, entry, source.inputs, source.bundle.size)
 
     @cached_property
     def _folder(self) -> str:
