@@ -9,20 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from server.domain import retry
+from server.domain import ending, retry
 from server.domain.agents import RefusedByAgent
-from server.domain.ending import (
-    behind,
-    end,
-    failed,
-    interrupted,
-    line_endings,
-    move,
-    reported,
-    requeue,
-    retry_rules,
-    who_set_the_limit,
-)
 from server.domain.jobs import Attempt, Job, Move, Step
 from server.domain.live import live_of
 from server.domain.retry import Retry, Uniform
@@ -103,10 +91,10 @@ def fitting(payload: PayloadDoc, most: float) -> PayloadDoc:
     return _without_result(payload, message, reason=Reason.RESULTS_LIMIT, retry_later=None)
 
 
-def _without_result(payload: PayloadDoc, message: str, **failed: Any) -> PayloadDoc:
+def _without_result(payload: PayloadDoc, message: str, **instead: Any) -> PayloadDoc:
     how: dict[str, Any] = {"result": None, "warnings": [*payload.warnings, message]}
     if payload.status is not PayloadState.KILLED:
-        how |= {"status": PayloadState.FAILED, "message": message, "exit_code": None, **failed}
+        how |= {"status": PayloadState.FAILED, "message": message, "exit_code": None, **instead}
     return payload.model_copy(update=how)
 
 
@@ -187,19 +175,19 @@ def advance(
         if live is not None:
             facts |= {"progress": live.progress, "output": live.output}
             changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
-        seen = dataclasses.replace(behind(job, through), exit_code=payload.exit_code)
+        seen = dataclasses.replace(ending.behind(job, through), exit_code=payload.exit_code)
         end_of_it = _attempt_ended(seen, payload, service, now, uniform)
-        return reported(job, end_of_it, through, changes, facts | _facts(payload), live)
+        return ending.reported(job, end_of_it, through, changes, facts | _facts(payload), live)
     if not through:
         return None
     *before, last = through
-    newest = move(behind(job, before), last.to, last.at, last.message)
-    return reported(job, newest, before, changes, facts)
+    newest = ending.move(ending.behind(job, before), last.to, last.at, last.message)
+    return ending.reported(job, newest, before, changes, facts)
 
 
 def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -> Move:
     """It cannot be found out now what the attempt does."""
-    return move(job, JobState.UNKNOWN, now, message, reason)
+    return ending.move(job, JobState.UNKNOWN, now, message, reason)
 
 
 def unreached(
@@ -217,7 +205,7 @@ def unreached(
         message = f"{what} for {say_duration(unreachable_s)}: the attempt is given up as lost"
         if job.cancel_requested_at is not None:
             message += ", whether its processes are dead is not known"
-        return interrupted(job, service, now, Reason.AGENT_LOST, message)
+        return ending.interrupted(job, service, now, Reason.AGENT_LOST, message)
     if unreachable_s > unreachable_after_s and job.state is not JobState.UNKNOWN:
         then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
         message = f"{what} for {say_duration(unreachable_s)}; the job {then} when it is back"
@@ -251,10 +239,10 @@ def _attempt_ended(
         case PayloadState.COMPLETED:
             took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
             message = f"{job.entry} ended well{took}"
-            return end(job, JobState.COMPLETED, service, now, message)
+            return ending.end(job, JobState.COMPLETED, service, now, message)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"
-            return end(job, JobState.CANCELLED, service, now, message)
+            return ending.end(job, JobState.CANCELLED, service, now, message)
         case PayloadState.CLEANED:
             reason = Reason.AGENT_LOST
             message = "the agent removed the result before it could be fetched"
@@ -270,15 +258,15 @@ def _attempt_ended(
         case PayloadState.FAILED:
             message = message or f"{job.entry} failed"
             if reason is Reason.EXIT_CODE:
-                message += line_endings(job, payload.exit_code, payload.stderr_tail)
+                message += ending.line_endings(job, payload.exit_code, payload.stderr_tail)
             else:
-                message += who_set_the_limit(job, service, reason)
-            rules, exit_code = retry_rules(job, service), payload.exit_code
+                message += ending.who_set_the_limit(job, service, reason)
+            rules, exit_code = ending.retry_rules(job, service), payload.exit_code
             again = retry.after_failure(rules, job.retries_used, reason, exit_code, uniform)
             if again is not None:
                 fields = {"exit_code": exit_code}
-                return requeue(job, service, now, message, reason, again, fields)
-    return end(job, JobState.FAILED, service, now, message, reason)
+                return ending.requeue(job, service, now, message, reason, again, fields)
+    return ending.end(job, JobState.FAILED, service, now, message, reason)
 
 
 def _interrupted(
@@ -290,16 +278,16 @@ def _interrupted(
     this reason.
     """
     if reason is Reason.SHUTDOWN and service.on_shutdown == "resubmit":
-        return requeue(job, service, now, message, reason, retry.resubmitted())
+        return ending.requeue(job, service, now, message, reason, retry.resubmitted())
     if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
         if job.cancel_requested_at is None:
-            return end(job, JobState.FAILED, service, now, message, reason)
+            return ending.end(job, JobState.FAILED, service, now, message, reason)
     elif retry.after_interruption(job.infra_used, service.infra_retries) is None:
-        rules = retry_rules(job, service)
+        rules = ending.retry_rules(job, service)
         again = retry.after_failure(rules, job.retries_used, reason, None, uniform)
         if again is not None:
-            return requeue(job, service, now, message, reason, again)
-    return interrupted(job, service, now, reason, message)
+            return ending.requeue(job, service, now, message, reason, again)
+    return ending.interrupted(job, service, now, reason, message)
 
 
 def _later(job: Job, service: Service, now: Micros, asked: RetryLater) -> Move:
@@ -309,23 +297,23 @@ def _later(job: Job, service: Service, now: Micros, asked: RetryLater) -> Move:
     again = retry.later(job.later_used, most, delay_s, asked)
     if again is not None:
         fields = {"reason": why}
-        return requeue(job, service, now, message, Reason.EXIT_CODE, again, fields)
+        return ending.requeue(job, service, now, message, Reason.EXIT_CODE, again, fields)
     times = say_count(most, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
-    return end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE)
+    return ending.end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE)
 
 
 def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
     """An agent has taken the job."""
     changes = {"payload_id": payload_id, "submitted_at": now}
-    return move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
+    return ending.move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
 
 
 def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
     """No agent has taken the attempt. That is not the fault of the job, so no retry is used up, and
     its queue timeout goes on.
     """
-    return requeue(job, service, now, message, None, Retry(delay_s, waits_on=True))
+    return ending.requeue(job, service, now, message, None, Retry(delay_s, waits_on=True))
 
 
 def refused(
@@ -341,15 +329,15 @@ def refused(
     if no.wants_new_attempt:
         return not_sent(job, service, now, message, delay_s)
     if no.declined and not offered:
-        return failed(job, service, now, Reason.NOT_OFFERED, message)
+        return ending.failed(job, service, now, Reason.NOT_OFFERED, message)
     if no.declined:
         message = f"agent {job.agent} does not take it now: {no}"
         return not_sent(job, service, now, message, delay_s)
     if no.final:
         invalid = no.code == "invalid_bundle"
         reason = Reason.INVALID_BUNDLE if invalid else Reason.AGENT_ERROR
-        return failed(job, service, now, reason, message)
-    return interrupted(job, service, now, Reason.AGENT_ERROR, message)
+        return ending.failed(job, service, now, reason, message)
+    return ending.interrupted(job, service, now, Reason.AGENT_ERROR, message)
 
 
 def started_at(job: Job, payload: PayloadDoc, now: Micros) -> Micros:

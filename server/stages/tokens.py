@@ -11,21 +11,10 @@ from typing import Final
 
 import structlog
 
+from server.domain import tokens as rules
 from server.domain.errors import Conflict
 from server.domain.permits import MAX_LINK_S
-from server.domain.tokens import (
-    ID_LENGTH,
-    ID_LETTERS,
-    LETTERS,
-    PREFIX,
-    SECRET_LENGTH,
-    BadToken,
-    NoSuchToken,
-    TokenRecord,
-    digest_of,
-    read,
-    text_of,
-)
+from server.domain.tokens import TokenRecord
 from server.stages.stage import Core, Stage
 from server.store import tokens
 from server.store.tokens import TokenFilter
@@ -81,17 +70,17 @@ class Tokens(Stage):
         Args:
             peer: address that sent it.
         """
-        if not text.startswith(PREFIX):
+        if not text.startswith(rules.PREFIX):
             return None
         try:
-            token_id, secret = read(text)
-        except BadToken as problem:
+            token_id, secret = rules.read(text)
+        except rules.BadToken as problem:
             return _refused(str(problem))
         known = self._known.get(token_id)
         if known is None:
             return _refused(f"no token has the id {token_id}")
         record, principal = known
-        now, digest = self._clock.now(), digest_of(secret)
+        now, digest = self._clock.now(), rules.digest_of(secret)
         if not hmac.compare_digest(digest, record.digest):
             former = record.former_digest
             if former is None or not hmac.compare_digest(digest, former):
@@ -169,10 +158,10 @@ class Tokens(Stage):
         the name is another principal's.
         """
         now = self._clock.now()
-        token_id, secret = self._random(ID_LETTERS, ID_LENGTH), self._secret()
+        token_id, secret = self._random(rules.ID_LETTERS, rules.ID_LENGTH), self._secret()
         record = TokenRecord(
             token_id,
-            digest_of(secret),
+            rules.digest_of(secret),
             new.name,
             new.role,
             new.user_id,
@@ -186,7 +175,7 @@ class Tokens(Stage):
         await self._database.write(tokens.insert, record, check)
         self._keep(record)
         log.info("token.created", token=token_id, name=new.name, role=new.role, by=by)
-        return self._now(token_id), text_of(token_id, secret)
+        return self._now(token_id), rules.text_of(token_id, secret)
 
     async def revoke(self, token_id: str, by: str) -> TokenRecord:
         """Refuse it from now on. Revoking it again changes nothing. Raises NoSuchToken."""
@@ -219,7 +208,7 @@ class Tokens(Stage):
                 raise Conflict("token_ended", f"token {token_id} {ended}: create another one")
             return replace(
                 one,
-                digest=digest_of(secret),
+                digest=rules.digest_of(secret),
                 former_digest=one.digest,
                 former_until=_after(now, overlap_s),
                 expires_at=one.expires_at if lifetime_s is None else _after(now, lifetime_s),
@@ -227,7 +216,7 @@ class Tokens(Stage):
 
         await self._change(token_id, change)
         log.info("token.rotated", token=token_id, by=by, overlap_s=overlap_s)
-        return self._now(token_id), text_of(token_id, secret)
+        return self._now(token_id), rules.text_of(token_id, secret)
 
     async def end_of_user(self, user: str, instead: str) -> None:
         """Revoke the user's tokens, and give them another name."""
@@ -239,7 +228,7 @@ class Tokens(Stage):
         """Raises NoSuchToken."""
         record = await self._database.read(tokens.get, token_id)
         if record is None:
-            raise NoSuchToken(token_id)
+            raise rules.NoSuchToken(token_id)
         return self._with_use(record)
 
     async def page(
@@ -256,7 +245,7 @@ class Tokens(Stage):
     async def _change(self, token_id: str, change: Callable[[TokenRecord], TokenRecord]) -> None:
         record = await self._database.write(tokens.change, token_id, change)
         if record is None:
-            raise NoSuchToken(token_id)
+            raise rules.NoSuchToken(token_id)
         self._keep(record)
 
     def _keep(self, record: TokenRecord) -> None:
@@ -273,7 +262,7 @@ class Tokens(Stage):
         return replace(record, last_used_at=use[0], last_used_from=use[1])
 
     def _secret(self) -> str:
-        return self._random(LETTERS, SECRET_LENGTH)
+        return self._random(rules.LETTERS, rules.SECRET_LENGTH)
 
 
 def _refused(why: str) -> Principal:

@@ -9,17 +9,9 @@ from typing import Final
 
 import structlog
 
+from server.domain import webhooks as rules
 from server.domain.errors import BadField
-from server.domain.webhooks import (
-    REPLACED_S,
-    Delivery,
-    Try,
-    next_try_s,
-    secret_of,
-    secret_text,
-    signature,
-    webhook_target,
-)
+from server.domain.webhooks import Delivery, Try
 from server.stages.stage import Core, Stage
 from server.store import webhooks
 from server.store.identity import Identity
@@ -120,7 +112,7 @@ class Webhooks(Stage):
             return
         webhook_id, at_s = self.webhook_id(delivery), self._machine.now() // SECOND
         keys = await self._keys(delivery.principal)
-        signed = signature(keys, webhook_id, at_s, delivery.body.encode())
+        signed = rules.signature(keys, webhook_id, at_s, delivery.body.encode())
         done = await self._client.post(delivery, signed, webhook_id, at_s)
         shown = {
             "delivery": delivery.id,
@@ -134,7 +126,7 @@ class Webhooks(Stage):
             self._tries.labels("delivered").inc()
             log.info("webhook.delivered", **shown, status=done.status)
             return
-        wait_s = next_try_s(done, self._uniform)
+        wait_s = rules.next_try_s(done, self._uniform)
         next_at = None if wait_s is None else self._clock.now() + round(wait_s * SECOND)
         await self._database.write(webhooks.end, delivery, done, next_at)
         self._tries.labels("failed" if wait_s is None else "postponed").inc()
@@ -146,9 +138,9 @@ class Webhooks(Stage):
     async def _keys(self, principal: str) -> list[bytes]:
         """The secrets that sign for what a principal uploads, the one in use first."""
         number, at = await self._database.read(webhooks.replaced, principal)
-        keys = [secret_of(self._identity.webhook_key, principal, number)]
-        if number and self._clock.now() - at < REPLACED_S * SECOND:
-            keys.append(secret_of(self._identity.webhook_key, principal, number - 1))
+        keys = [rules.secret_of(self._identity.webhook_key, principal, number)]
+        if number and self._clock.now() - at < rules.REPLACED_S * SECOND:
+            keys.append(rules.secret_of(self._identity.webhook_key, principal, number - 1))
         return keys
 
     # -- callers
@@ -161,7 +153,7 @@ class Webhooks(Stage):
         """Refuse the address of an upload that leads to a machine that no webhook may reach. Raises
         BadField.
         """
-        why = await self._client.refusal(webhook_target(url))
+        why = await self._client.refusal(rules.webhook_target(url))
         if why is not None:
             raise BadField("callback_url", "callback_refused", f"Invalid callback_url: {why}")
 
@@ -171,7 +163,7 @@ class Webhooks(Stage):
         """
         if replace:
             await self._database.write(webhooks.replace, principal, self._clock.now())
-        return [secret_text(key) for key in await self._keys(principal)]
+        return [rules.secret_text(key) for key in await self._keys(principal)]
 
     async def of_job(self, job_id: int) -> list[Delivery]:
         """The newest of a job, the first one first, with their latest tries."""
