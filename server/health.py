@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from server.domain.troubles import Trouble, TroubleKind
-from server.loops import Loop, Supervisor
+from server.loops import Supervisor
 from server.stages.clean import Clean
 from server.stages.results import WaitingResults
 from server.stages.stage import Core
 from server.store.data_folder import UNKNOWN
-from shared.clock import Micros
 from shared.probe import Probe
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
@@ -31,21 +29,6 @@ class Disk:
     free: int
     total: int
     min_free: int
-
-
-@dataclass(frozen=True, slots=True)
-class Vitals:
-    """Attributes:
-    disk: None: it does not answer.
-    database_bytes: None: it cannot be read.
-    database_free_bytes: of these, what is not in use; None likewise.
-    """
-
-    started_at: Micros
-    disk: Disk | None
-    database_bytes: int | None
-    database_free_bytes: int | None
-    loops: Sequence[Loop]
 
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -76,7 +59,7 @@ class Health:
         self._measured: Disk | None = None
         self._stuck: list[str] = []
         self._aside, self._is_aside = core.settings.server.data_dir / UNKNOWN, False
-        self._started_at = core.clock.now()
+        self.started_at = core.clock.now()
 
     async def troubles(self) -> list[Trouble]:
         """What is wrong now; empty: all is well."""
@@ -123,16 +106,17 @@ class Health:
             found.append(Trouble(TroubleKind.FILES_MOVED_ASIDE, text))
         return found
 
-    async def vitals(self) -> Vitals:
-        """How its parts are now."""
+    async def disk(self) -> Disk | None:
+        """How full it is; None: it does not answer."""
         silent = any(_of_disk(one).kind is _SILENT for one in await self._disk.problems())
+        return None if silent else self._measured
+
+    async def database_bytes(self) -> tuple[int, int] | tuple[None, None]:
+        """Of its file, and those of them that are not in use; None: it cannot be read."""
         try:
-            size: int | None = await self._database.size()
-            unused: int | None = await self._database.free_bytes()
+            return await self._database.size(), await self._database.free_bytes()
         except DatabaseUnavailable:
-            size = unused = None
-        disk = None if silent else self._measured
-        return Vitals(self._started_at, disk, size, unused, self._supervisor.loops)
+            return None, None
 
     def _check_disk(self) -> list[str]:
         problems, scratch = [], self._core.scratch

@@ -15,8 +15,9 @@ from server.agents.registry import Registry
 from server.domain.agents import AgentRecord
 from server.domain.service import Service
 from server.domain.troubles import SERVER_TROUBLES, Trouble
-from server.health import Vitals
+from server.health import Disk
 from server.http.context import Context
+from server.loops import Loop
 from server.store import queue, totals
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
@@ -56,19 +57,14 @@ class ServerMetrics(ProgramMetrics):
             records = await of.agents.all()
             stored = await self._of_store(services)
         found = [*stored, _listeners(of.measures.listeners)]
-        found += _of_server(await of.health.troubles(), await of.health.vitals())
+        found += _of_loops(await of.health.troubles(), of.supervisor.loops)
+        found += _of_disk(await of.health.disk(), (await of.health.database_bytes())[0])
         found += _of_agents(of.fleet, records)
         found += _of_services(services, of.fleet)
-        found.append(
-            gauge(
-                "ferryman_results_waiting",
-                "Results that cannot be stored now.",
-                ("reason",),
-                {("disk",): len(of.get.results.waiting)},
-            )
-        )
-        readable: dict[Labels, float] = {(): float(bool(stored))}
-        found.append(gauge("ferryman_store_readable", "1: the store could be read.", (), readable))
+        waiting: dict[Labels, float] = {("disk",): len(of.get.results.waiting)}
+        text = "Results that cannot be stored now."
+        found.append(gauge("ferryman_results_waiting", text, ("reason",), waiting))
+        found.append(_one("store_readable", "1: the store could be read.", bool(stored)))
         return found
 
     async def _of_store(self, services: Mapping[str, Service]) -> list[Metric]:
@@ -82,12 +78,16 @@ class ServerMetrics(ProgramMetrics):
             jobs[service, JobState.QUEUED] = count
         for (service, _, _, state), count in dict(counted.slots).items():
             jobs[service, state] += count
-        oldest: dict[Labels, float] = {(): 0.0 if webhook is None else (now - webhook) / SECOND}
+        oldest_s = 0.0 if webhook is None else (now - webhook) / SECOND
         text = "Since the oldest webhook that is to be sent was announced."
         return [
             *of_jobs(jobs, since, now, services),
-            gauge("ferryman_webhooks_oldest_seconds", text, (), oldest),
+            _one("webhooks_oldest_seconds", text, oldest_s),
         ]
+
+
+def _one(name: str, text: str, value: float) -> Metric:
+    return gauge(f"ferryman_{name}", text, (), {(): float(value)})
 
 
 def of_jobs(
@@ -114,26 +114,27 @@ def of_jobs(
     ]
 
 
-def _of_server(troubles: Sequence[Trouble], vitals: Vitals) -> list[Metric]:
-    """Its troubles, disk, database and loops."""
+def _of_loops(troubles: Sequence[Trouble], loops: Sequence[Loop]) -> list[Metric]:
     kinds = Counter[Labels]({(kind.value,): 0 for kind in SERVER_TROUBLES})
     kinds.update((one.kind.value,) for one in troubles)
-    stuck: dict[Labels, float] = {(one.name,): float(not one.healthy) for one in vitals.loops}
+    stuck: dict[Labels, float] = {(one.name,): float(not one.healthy) for one in loops}
     late = "1: its last sweep that ended well is far longer ago than it should be."
-    found: list[Metric] = [
+    return [
         gauge("ferryman_troubles", "What keeps the server from new work.", ("kind",), kinds),
         gauge("ferryman_loop_stuck", late, ("loop",), stuck),
     ]
-    if vitals.database_bytes is not None:
-        size: dict[Labels, float] = {(): vitals.database_bytes}
-        found.append(gauge("ferryman_database_bytes", "Bytes of the database's file.", (), size))
-    if vitals.disk is not None:
-        free, of_all = "Free bytes of the disk of the data folder.", "Bytes of that disk."
+
+
+def _of_disk(disk: Disk | None, database: int | None) -> list[Metric]:
+    found = []
+    if database is not None:
+        found.append(_one("database_bytes", "Bytes of the database's file.", database))
+    if disk is not None:
         least = "Free bytes that uploads must leave: min_free."
         found += [
-            gauge("ferryman_disk_free_bytes", free, (), {(): vitals.disk.free}),
-            gauge("ferryman_disk_size_bytes", of_all, (), {(): vitals.disk.total}),
-            gauge("ferryman_disk_min_free_bytes", least, (), {(): vitals.disk.min_free}),
+            _one("disk_free_bytes", "Free bytes of the disk of the data folder.", disk.free),
+            _one("disk_size_bytes", "Bytes of that disk.", disk.total),
+            _one("disk_min_free_bytes", least, disk.min_free),
         ]
     return found
 
@@ -183,10 +184,6 @@ def _of_services(services: Mapping[str, Service], fleet: Registry) -> list[Metri
 
 
 def _listeners(listeners: Mapping[str, int]) -> Metric:
-    """Who follows events."""
-    return gauge(
-        "ferryman_event_listeners",
-        "Streams of server-sent events that are open.",
-        ("route",),
-        {(route,): count for route, count in listeners.items()},
-    )
+    open_ones: dict[Labels, float] = {(route,): count for route, count in listeners.items()}
+    text = "Streams of server-sent events that are open."
+    return gauge("ferryman_event_listeners", text, ("route",), open_ones)

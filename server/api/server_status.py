@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
@@ -219,8 +220,8 @@ class StatusDoc(Wire):
 
 async def status_of(context: Context) -> StatusDoc:
     """How the server is now. It is made without the database, too."""
-    found, vitals = await context.health.troubles(), await context.health.vitals()
-    found = [*found, *context.health.files_to_look_at()]
+    disk, (size, unused) = await context.health.disk(), await context.health.database_bytes()
+    found = [*await context.health.troubles(), *context.health.files_to_look_at()]
     queued = in_work = day_jobs = day_bytes = None
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
@@ -248,13 +249,11 @@ async def status_of(context: Context) -> StatusDoc:
     return StatusDoc(
         status="error" if is_serious else "attention" if found else "ok",
         version=context.version,
-        started_at=utc(vitals.started_at),
+        started_at=utc(context.health.started_at),
         troubles=[_document(one) for one in found],
-        disk=None
-        if vitals.disk is None
-        else DiskDoc(free=vitals.disk.free, total=vitals.disk.total, min_free=vitals.disk.min_free),
-        database_bytes=vitals.database_bytes,
-        database_free_bytes=vitals.database_free_bytes,
+        disk=None if disk is None else DiskDoc(**asdict(disk)),
+        database_bytes=size,
+        database_free_bytes=unused,
         day_jobs=day_jobs,
         day_bytes=day_bytes,
         queued=queued,
@@ -266,7 +265,7 @@ async def status_of(context: Context) -> StatusDoc:
         most_uploads=reads.AT_ONCE,
         loops=[
             LoopDoc(name=one.name, last_ok_s=round(one.last_ok_s, 1), stuck=not one.healthy)
-            for one in vitals.loops
+            for one in context.supervisor.loops
         ],
     )
 
