@@ -164,7 +164,7 @@ async def stored_log(
         raise nothing_left(job, attempt)
     async with context.contents.local_copy(FileKind.RESULT, attempt.result) as path:
         try:
-            entry = await context.reads.run(_find, path, attempt.result.size, stream)
+            entry = await context.reads.run(_find, path, stream)
         except FileNotFoundError:
             raise await missing_result(context, job, attempt.number) from None
         except (BundleError, LookupError, ValueError) as problem:
@@ -184,10 +184,10 @@ def nothing_left(job: Job, attempt: Attempt) -> Refusal:
     return Refusal(HTTPStatus.CONFLICT, "no_result", why)
 
 
-def _find(path: Path, size: int, stream: str) -> ZipEntry:
+def _find(path: Path, stream: str) -> ZipEntry:
     """Where the log is in a result. Blocking."""
     with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        index = ZipIndex(fd, 0, size)
+        index = ZipIndex(fd)
         receipt = _found(index, _RECEIPT)
         if receipt.size > _MAX_RECEIPT:
             raise ValueError("its receipt is too large")

@@ -21,7 +21,6 @@ from server.stages.merged_results import (
 )
 from server.store import attempts, batches, bundles, jobs
 from shared.files.archives.merge import Source, merged
-from shared.files.archives.zip_directory import Archive
 from shared.files.names import BundleError
 from shared.http.file_response import requested_part, send_chunks, send_file, zip_headers
 from shared.ids import AttemptKey
@@ -87,8 +86,7 @@ async def _joined_in_memory(context: Context, part: Part) -> bytes | None:
     if result is None or sent is None:
         return None  # gone: which is found out where they are opened
     try:
-        archives = Archive(result, 0, len(result)), Archive(sent, 0, len(sent))
-        return merged(Source("", archives[0], stored.inputs, archives[1], part.folder))
+        return merged(Source("", result, stored.inputs, sent, part.folder))
     except BundleError as problem:
         raise UnusableResult(part, problem) from None
 

@@ -15,7 +15,6 @@ from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.storage.contents import Contents
 from server.storage.scratch import Scratch
 from shared.files.archives.merge import Merge, Source
-from shared.files.archives.zip_directory import Archive
 from shared.files.bundles.reader import Hash, hashed
 from shared.files.names import BundleError
 from shared.files.opened import closing_fd
@@ -218,8 +217,5 @@ def opened_source(part: Part, result: Path, bundle: Path | None) -> Iterator[Sou
         def opened(path: Path) -> int:
             return stack.enter_context(closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
 
-        archive = Archive(opened(result), 0, part.result.size)
-        of = None
-        if bundle is not None and part.bundle is not None:
-            of = Archive(opened(bundle), 0, part.bundle.size)
-        yield Source(part.prefix, archive, part.result.inputs, of, part.folder)
+        sent = None if bundle is None else opened(bundle)
+        yield Source(part.prefix, opened(result), part.result.inputs, sent, part.folder)

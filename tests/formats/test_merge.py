@@ -7,8 +7,8 @@ import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from shared.files.archives import merge as module
 from shared.files.archives import zip_directory
 from shared.files.archives.inputs_list import list_line
 from shared.files.archives.merge import Merge, Source
-from shared.files.archives.zip_directory import Archive, read_entries
+from shared.files.archives.zip_directory import read_entries
 from shared.files.names import BundleError
 from tests.formats import desktop_zip
 from tests.kit.cost import peak
@@ -49,18 +49,16 @@ def streamed(files: Mapping[str, bytes], out: io.BytesIO, *, zip64: bool = False
 
 
 @contextmanager
-def merging() -> Iterator[tuple[Merge, int]]:
-    """It, and the file in which its sources lie."""
-    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as directory:
-        yield Merge(directory), file.fileno()
+def merging() -> Iterator[tuple[Merge, Callable[[bytes], int]]]:
+    """It, and what opens a file with some content."""
+    with tempfile.TemporaryFile() as directory, ExitStack() as stack:
 
+        def written(data: bytes) -> int:
+            file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+            file.write(data)
+            return file.fileno()
 
-def written(fd: int, data: bytes) -> Archive:
-    """An archive that lies in the file between other bytes."""
-    os.write(fd, b"between")
-    start = os.lseek(fd, 0, os.SEEK_CUR)
-    os.write(fd, data)
-    return Archive(fd, start, len(data))
+        yield Merge(directory), written
 
 
 def read(merge: Merge, sources: Sequence[Source], start: int, stop: int) -> bytes:
@@ -74,8 +72,8 @@ def read(merge: Merge, sources: Sequence[Source], start: int, stop: int) -> byte
 
 
 def merged(sources: Mapping[str, bytes], note: bytes = b"") -> bytes:
-    with merging() as (merge, fd):
-        taken = [Source(prefix, written(fd, data)) for prefix, data in sources.items()]
+    with merging() as (merge, written):
+        taken = [Source(prefix, written(data)) for prefix, data in sources.items()]
         for source in taken:
             merge.add(source)
         merge.end("note.txt", note)
@@ -143,29 +141,29 @@ LONG = "/".join(letter * 255 for letter in "xyzw")
 @each("names", [["../a"], [LONG], ["a", "a/b"]])
 def test_a_source_with_names_that_are_not_safe_is_refused_and_leaves_nothing(names) -> None:
     bad, good = zipped({"b": b"2", **dict.fromkeys(names, b"")}), zipped({"a": b"1"})
-    with merging() as (merge, fd):
+    with merging() as (merge, written):
         with pytest.raises(BundleError, match="bad/"):
-            merge.add(Source("bad/", written(fd, bad)))
-        merge.add(source := Source("good/", written(fd, good)))
+            merge.add(Source("bad/", written(bad)))
+        merge.add(source := Source("good/", written(good)))
         merge.end()
         assert content(read(merge, [source], 0, merge.size)) == {"good/a": b"1"}
 
 
 def test_a_source_that_is_another_one_by_now_ends_the_copy() -> None:
     data, other = (zipped(one, zipfile.ZIP_STORED) for one in ({"a": b"1"}, {"a": b"", "b": b""}))
-    with merging() as (merge, fd):
-        merge.add(Source("x/", written(fd, data)))
+    with merging() as (merge, written):
+        merge.add(Source("x/", written(data)))
         merge.end()
         with pytest.raises(BundleError, match="changed"):
-            read(merge, [Source("x/", written(fd, other))], 0, merge.size)
+            read(merge, [Source("x/", written(other))], 0, merge.size)
 
 
 def test_memory_does_not_grow_with_the_number_of_sources() -> None:
     data = zipped({str(number): b"x" for number in range(5)})
 
     def copy(count: int) -> None:
-        with merging() as (merge, fd):
-            archive = written(fd, data)
+        with merging() as (merge, written):
+            archive = written(data)
             for number in range(count):
                 merge.add(Source(f"{number:06}/", archive))
             merge.end()
@@ -195,12 +193,13 @@ def joined(
     bundle: bytes, result: bytes, inputs: int = len(KEPT), folder: str = "", prefix: str = ""
 ) -> bytes:
     """A result with what it refers to of its bundle."""
-    with merging() as (merge, fd):
-        sources = [Source(prefix, written(fd, result), inputs, written(fd, bundle), folder)]
+    with merging() as (merge, written):
+        sources = [Source(prefix, written(result), inputs, written(bundle), folder)]
         merge.add(sources[0])
         merge.end()
         whole = read(merge, sources, 0, merge.size)
         assert module.merged(sources[0]) == whole
+        assert module.merged(Source(prefix, result, inputs, bundle, folder)) == whole
         return whole
 
 
@@ -219,8 +218,8 @@ def test_what_a_result_refers_to_comes_from_its_bundle(root, folder, prefix) -> 
 
 
 def test_without_its_bundle_it_is_what_is_new() -> None:
-    with merging() as (merge, fd):
-        merge.add(source := Source("", written(fd, result()), len(KEPT)))
+    with merging() as (merge, written):
+        merge.add(source := Source("", written(result()), len(KEPT)))
         merge.end()
         assert content(read(merge, [source], 0, merge.size)) == LEFT
 
@@ -231,7 +230,7 @@ def test_every_range_has_the_bytes_of_the_whole(data: st.DataObject) -> None:
     names = st.text("abé", min_size=1, max_size=5)
     trees = st.dictionaries(names, st.binary(max_size=300), max_size=4)
     methods = st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-    with merging() as (merge, fd):
+    with merging() as (merge, written):
         sources = []
         for number in range(data.draw(st.integers(0, 4))):
             sent, left = data.draw(trees), data.draw(trees)
@@ -239,7 +238,7 @@ def test_every_range_has_the_bytes_of_the_whole(data: st.DataObject) -> None:
             bundle = {f"{number}/{name}": content for name, content in sent.items()}
             ended = left | ({"list": listed(kept)} if kept else {})
             of = zipped(ended, data.draw(methods)), zipped({"run.sh": b"", **bundle})
-            result, bundle_zip = (written(fd, one) for one in of)
+            result, bundle_zip = (written(one) for one in of)
             sources.append(Source(f"{number}/", result, len(kept), bundle_zip, f"{number}/"))
             merge.add(sources[-1])
         merge.end("note", data.draw(st.binary(max_size=20)))

@@ -24,13 +24,13 @@ from shared.files.archives.zip_directory import (
     MAX_32,
     MAX_LISTED,
     PROGRAM,
-    Archive,
     Content,
     Headers,
     ZipEntry,
     end_records,
     read_entries,
     read_range,
+    size_of,
 )
 from shared.files.names import BundleError, PathSet, UnsafeName, safe_path
 
@@ -52,9 +52,9 @@ class Source:
     """
 
     prefix: str
-    result: Archive
+    result: Content
     inputs: int = 0
-    bundle: Archive | None = None
+    bundle: Content | None = None
     folder: str = ""
 
 
@@ -135,7 +135,7 @@ class Merge:
         before = self._ends[number - 1] if number else 0
         pending: list[bytes] = []
         waiting = at = 0
-        for headers, entry, fd in _entries(source, before):
+        for headers, entry, archive in _entries(source, before):
             local, first = bytes(headers.local()), at
             at += len(local) + headers.packed
             if first >= stop or at <= start:
@@ -147,7 +147,7 @@ class Merge:
             if begin >= end:
                 continue
             for piece in read_range(
-                fd, entry.offset + begin - content, end - begin, _CHUNK, entry.name
+                archive, entry.offset + begin - content, end - begin, _CHUNK, entry.name
             ):
                 pending.append(piece)
                 waiting += len(piece)
@@ -180,9 +180,9 @@ class Merge:
 def merged(source: Source) -> bytes:
     """The same ZIP of one source, all of it in memory: for small ones. Raises BundleError."""
     count, files, directory = 0, bytearray(), bytearray()
-    for headers, entry, fd in _entries(source, 0):
+    for headers, entry, archive in _entries(source, 0):
         files += headers.local()
-        files += b"".join(read_range(fd, entry.offset, headers.packed, _CHUNK, entry.name))
+        files += b"".join(read_range(archive, entry.offset, headers.packed, _CHUNK, entry.name))
         directory += headers.central()
         count += 1
     return bytes(files + directory) + end_records(count, len(files), len(directory))
@@ -201,7 +201,7 @@ def _entries(source: Source, offset: int) -> Iterator[tuple[Headers, ZipEntry, C
     """
     taken = _taken(source)
     names = _names(source.prefix, [(name, entry.is_folder) for name, entry, _ in taken])
-    for name, (_, entry, fd) in zip(names, taken, strict=True):
+    for name, (_, entry, archive) in zip(names, taken, strict=True):
         mode = FOLDER if entry.is_folder else PROGRAM if entry.executable else FILE
         headers = Headers(name, _valid(entry.modified), mode, offset)
         if entry.size:  # an empty file is stored, however it was
@@ -209,31 +209,31 @@ def _entries(source: Source, offset: int) -> Iterator[tuple[Headers, ZipEntry, C
             headers.size, headers.packed = entry.size, entry.packed
             headers.zip64 = max(entry.size, entry.packed) >= MAX_32
         offset += len(headers.local()) + headers.packed
-        yield headers, entry, fd
+        yield headers, entry, archive
 
 
 def _taken(source: Source) -> list[tuple[str, ZipEntry, Content]]:
     """Names without the prefix, entries, and the file of each; those of the bundle come first."""
     result, bundle = source.result, source.bundle
-    entries = read_entries(result.fd, MAX_LISTED, result.start, result.size)
+    entries = read_entries(result, MAX_LISTED)
     inputs: list[tuple[str, ZipEntry, Content]] = []
     if source.inputs:
         if not entries:
             raise BundleError("damaged", "the result has no list of inputs")
         listed = entries.pop()
         if bundle is not None:
-            wanted = read_list(result.fd, listed, source.inputs, bundle.size)
+            wanted = read_list(result, listed, source.inputs, size_of(bundle))
             inputs = _inputs(bundle, source.folder, wanted)
-    return inputs + [(entry.name, entry, result.fd) for entry in entries]
+    return inputs + [(entry.name, entry, result) for entry in entries]
 
 
 def _inputs(
-    bundle: Archive, folder: str, wanted: frozenset[str]
+    bundle: Content, folder: str, wanted: frozenset[str]
 ) -> list[tuple[str, ZipEntry, Content]]:
-    entries = read_entries(bundle.fd, MAX_LISTED, bundle.start, bundle.size)
+    entries = read_entries(bundle, MAX_LISTED)
     folder = folder_of((entry.name for entry in entries), folder)
     found = [
-        (name, entry, bundle.fd)
+        (name, entry, bundle)
         for entry in entries
         if entry.name.startswith(folder) and (name := entry.name[len(folder) :]) in wanted
     ]

@@ -12,7 +12,7 @@ from typing import Final
 
 from shared.files.archives.inputs_list import not_there, read_list
 from shared.files.archives.merge import Source
-from shared.files.archives.zip_directory import Archive, Listed, ZipEntry
+from shared.files.archives.zip_directory import Listed, ZipEntry, size_of
 from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
 
 _ENTRY: Final = "run.sh"
@@ -34,11 +34,11 @@ class ResultIndex:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._new = _index(source.result)
+        self._new = ZipIndex(source.result)
         self._list = self._new.last() if source.inputs else None
         self._bundle = None
         if source.inputs and source.bundle is not None:
-            self._bundle = _index(source.bundle)
+            self._bundle = ZipIndex(source.bundle)
         both = [self._new] if self._bundle is None else [self._new, self._bundle]
         self.count = sum(one.count for one in both)
         self.weight = sum(one.weight for one in both)
@@ -50,7 +50,7 @@ class ResultIndex:
         assert self._list is not None, "it refers to some"
         assert source.bundle is not None, "of this"
         entry = self._new.located(self._list)
-        return read_list(source.result.fd, entry, source.inputs, source.bundle.size)
+        return read_list(source.result, entry, source.inputs, size_of(source.bundle))
 
     @cached_property
     def _folder(self) -> str:
@@ -134,7 +134,3 @@ class ResultIndex:
 
     def _is_list(self, entry: ZipEntry) -> bool:
         return self._list is not None and entry.name == self._list.name
-
-
-def _index(archive: Archive) -> ZipIndex:
-    return ZipIndex(archive.fd, archive.start, archive.size)

@@ -81,19 +81,18 @@ def pread(content: Content, length: int, at: int) -> bytes:
     return os.pread(content, length, at)
 
 
-@dataclass(frozen=True, slots=True)
 class Archive:
-    """The part of an open file that is the archive."""
+    """Bytes that should be an archive."""
 
-    fd: Content
-    start: int
-    size: int
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self.size = size_of(content)
 
     def read(self, offset: int, length: int) -> bytes:
         """Raises BundleError: the archive ends before."""
         data = b""
         if 0 <= offset <= self.size - length:
-            data = pread(self.fd, length, self.start + offset)
+            data = pread(self._content, length, offset)
         if len(data) != length:
             raise BundleError("truncated", "the archive is cut short or damaged")
         return data
@@ -118,24 +117,17 @@ class Listed:
         return BundleError(code, message, self.name)
 
 
-def read_entries(
-    fd: Content, max_entries: int, start: int = 0, size: int | None = None
-) -> list[ZipEntry]:
+def read_entries(content: Content, max_entries: int) -> list[ZipEntry]:
     """Read the table of contents and check it against the whole file, in the order of the file.
 
     Args:
-        fd: the archive, seekable; its position is neither used nor moved.
+        content: the archive. The position of a file is neither used nor moved.
         max_entries: files and folders; memory used is in proportion to this.
-        start: where the archive begins in the file.
-        size: bytes of the archive; None: up to the end of the file.
 
     Raises:
         BundleError
     """
-    there = size_of(fd) - start
-    if size is not None and size > there:
-        raise BundleError("truncated", "the archive is cut short or damaged")
-    archive = Archive(fd, start, there if size is None else size)
+    archive = Archive(content)
     count, first, length = find_directory(archive)
     if count > max_entries or length > max(1, max_entries) * _MEAN_DIRECTORY_ENTRY:
         raise BundleError("too_many_files", f"the archive lists more than {max_entries} entries")
@@ -308,9 +300,8 @@ def locate(archive: Archive, one: Listed, position: int, end: int) -> tuple[ZipE
     if is_folder and one.size:
         raise one.refused("lying_header", "it is a folder, but has content")
     executable = bool(one.mode & 0o111)
-    at = archive.start + offset
     what = (one.name, is_folder, executable, one.method, one.crc, one.packed, one.size)
-    return ZipEntry(*what, at, one.modified), after
+    return ZipEntry(*what, offset, one.modified), after
 
 
 def _check_kind(one: Listed) -> None:

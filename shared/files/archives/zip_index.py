@@ -19,7 +19,6 @@ from shared.files.archives.zip_directory import (
     find_directory,
     locate,
     read_listed,
-    size_of,
 )
 from shared.files.names import BundleError
 
@@ -59,9 +58,7 @@ class ZipIndex:
     """The table of contents of a ZIP. Its methods block.
 
     Args:
-        fd: the file, seekable; its position is neither used nor moved. The caller closes it.
-        start: where the archive begins in the file.
-        size: bytes of the archive.
+        content: of a file that is open; its position is neither used nor moved.
 
     Attributes:
         count: files and folders, as the archive says.
@@ -72,11 +69,8 @@ class ZipIndex:
         BundleError: it is no ZIP, or cut short.
     """
 
-    def __init__(self, fd: Content, start: int, size: int) -> None:
-        there = size_of(fd) - start
-        if size > there:
-            raise BundleError("truncated", "the archive is cut short or damaged")
-        self._archive = Archive(fd, start, size)
+    def __init__(self, content: Content) -> None:
+        self._archive = Archive(content)
         self.count, self._first, self.length = find_directory(self._archive)
         self.weight = 40 * self.count + self.length
 
