@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from server.domain import choose
 from server.domain.choose import Candidate, Waiting
-from server.domain.jobs import Job, Move
+from server.domain.jobs import ROW_BYTES, Job, Move
 from server.domain.service import Service
-from server.store import jobs, queue
+from server.store import bundles, jobs, queue
 from server.store.queue import READY
 from server.store.totals import Totals, all_of
 from shared.clock import Micros
@@ -63,7 +63,21 @@ def claim(
     found = list[Job]()
     for service, candidates in offers:
         found += claim_fairly(tx, service, candidates, most - len(found), at, ended, services)
-    return Claimed(found, queue.next_due(tx))
+    return Claimed(_with_bundles(tx, found), queue.next_due(tx))
+
+
+def _with_bundles(tx: Tx, found: Sequence[Job]) -> list[Job]:
+    """With the bytes of small bundles, which are sent next: a read for each costs a hop to the
+    database's thread.
+    """
+    files = {job.bundle.file for job in found if job.bundle and job.bundle.size <= ROW_BYTES}
+    contents = {file: bundles.content(tx, file) for file in files}
+    return [
+        dataclasses.replace(job, bundle=dataclasses.replace(job.bundle, content=contents[file]))
+        if job.bundle and (file := job.bundle.file) in contents
+        else job
+        for job in found
+    ]
 
 
 def claim_fairly(

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from server.domain.choose import Candidate
 from server.domain.errors import QueueFull
 from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Result
 from server.storage.contents import Contents
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
-from server.store import bundles
+from server.store import bundles, claims
+from server.store.claims import Offer
 from shared.ids import AttemptKey
 from shared.wire import JobState
-from tests.kit.store import Store, clean, end, new, result
+from tests.kit.store import Store, clean, end, new, result, service
 from tests.kit.warm import open_files
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
@@ -37,6 +39,15 @@ async def test_a_small_bundle_comes_with_its_first_job_and_goes_with_the_last(jo
     assert await rows(jobs) == {"a": b"first"}
     assert await jobs.clean(moves[1:]) == (1, [])
     assert await rows(jobs) == {}
+
+
+async def test_a_claim_brings_small_bundles_along(jobs: Store) -> None:
+    same = [await jobs.upload(bundle=replace(SMALL, file=name)) for name in "ab"]
+    large = await jobs.upload(bundle=Bundle("c", ROW_BYTES + 1, "e"))
+    offer = Offer(service(), [Candidate("node", 9)])
+    claimed = await jobs.database.write(claims.claim, [offer], 9, 20, set(), {})
+    found = {job.id: job.bundle.content for job in claimed.jobs if job.bundle}
+    assert found == {same[0].id: b"first", same[1].id: b"first", large.id: None}
 
 
 async def test_what_is_refused_or_not_made_leaves_no_row(jobs: Store) -> None:
