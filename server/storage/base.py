@@ -50,10 +50,8 @@ class Storage(ABC):
         """Store a new file: whole, durable and visible when this returns, or not at all."""
 
     @abstractmethod
-    def open(
-        self, kind: FileKind, name: str, start: int = 0, end: int | None = None
-    ) -> AbstractAsyncContextManager[FileStream]:
-        """Read a file, or the bytes from ``start`` up to, not including, ``end``. Raises OSError.
+    def open(self, kind: FileKind, name: str) -> AbstractAsyncContextManager[FileStream]:
+        """Read a file. Raises OSError.
 
         A file that is deleted meanwhile can be read to its end.
         """

@@ -81,11 +81,9 @@ class FolderStorage(Storage):
             durable.store(file.path, content, final)
 
     @asynccontextmanager
-    async def open(
-        self, kind: FileKind, name: str, start: int = 0, end: int | None = None
-    ) -> AsyncIterator[FileStream]:
+    async def open(self, kind: FileKind, name: str) -> AsyncIterator[FileStream]:
         path = stored_path(self._folder, kind, name)
-        async with opened(partial(LocalStream, path, start, end)) as stream:
+        async with opened(partial(LocalStream, path)) as stream:
             yield stream
 
     @asynccontextmanager

@@ -130,16 +130,15 @@ class LocalStream:
         size: bytes of the whole file.
     """
 
-    def __init__(self, path: Path, start: int = 0, end: int | None = None) -> None:
-        self._file = path.open("rb", buffering=0)
+    def __init__(self, path: Path) -> None:
+        self._file, self._at = path.open("rb", buffering=0), 0
         try:
             self.size = os.fstat(self._file.fileno()).st_size
-            self._at, self._end = start, self.size if end is None else min(end, self.size)
             self._first = self._read()
         except BaseException:
             self.close()
             raise
-        if self._at >= self._end:
+        if self._at >= self.size:
             self.close()
 
     def close(self) -> None:
@@ -149,12 +148,12 @@ class LocalStream:
         chunk, self._first = self._first, b""
         while chunk:
             yield chunk
-            if self._at >= self._end:
+            if self._at >= self.size:
                 return
             chunk = await asyncio.to_thread(self._read)
 
     def _read(self) -> bytes:
-        data = os.pread(self._file.fileno(), max(0, min(_CHUNK, self._end - self._at)), self._at)
+        data = os.pread(self._file.fileno(), _CHUNK, self._at)
         self._at += len(data)
         return data
 

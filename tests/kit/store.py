@@ -338,10 +338,8 @@ async def chunks(*content: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def read(
-    storage: Storage, kind: FileKind, name: str, start: int = 0, end: int | None = None
-) -> bytes:
-    async with storage.open(kind, name, start, end) as stream:
+async def read(storage: Storage, kind: FileKind, name: str) -> bytes:
+    async with storage.open(kind, name) as stream:
         return b"".join([chunk async for chunk in stream])
 
 

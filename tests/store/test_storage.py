@@ -136,18 +136,6 @@ async def test_a_name_is_never_given_again(storage: Storage) -> None:
     assert all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
 
 
-async def test_the_range_ends_before_its_end(storage: Storage) -> None:
-    for content in (b"0123456789", LARGE):
-        name = await put(storage, content)
-        for start, end in (
-            *((0, 10), (0, 1), (3, 7), (9, 10), (3, None), (0, 0), (5, 5)),
-            *((5, 10**9), (10**9, None)),
-        ):
-            assert await read(storage, R, name, start, end) == content[start:end]
-            async with storage.open(R, name, start, end) as stream:
-                assert stream.size == len(content)  # of the whole file
-
-
 async def test_a_file_that_is_not_there_says_so(storage: Storage) -> None:
     of_another_kind = await put(storage, kind=B)
     for missing in ("f" * 32, of_another_kind):
