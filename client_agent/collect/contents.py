@@ -82,12 +82,15 @@ class Receipt(ReceiptModel):
     started_at: str | None
     ended_at: str | None
     outputs: list[str] = Field(default_factory=list)
-    """Patterns that chose what is in this ZIP; none: everything."""
+    """Patterns that chose what the result has; none: everything."""
     result_files: ResultFiles = "all"
     files: int
     """Files of the job in this ZIP."""
     bytes: int
     """Their size before compression."""
+    inputs: int = 0
+    """Files of the bundle that are there as they were sent: they belong to the result, too, and are
+    in its list only."""
     logs: Logs | None
     """None: nothing has run yet."""
     skipped: list[SkippedFile] = Field(default_factory=list)
@@ -137,6 +140,10 @@ class Contents:
     """Files of the job."""
     bytes: int = 0
     """Their size before compression."""
+    inputs: int = 0
+    """Files that are as they were given, and are on its list."""
+    lines: bytearray = field(default_factory=bytearray)
+    """The list."""
     skipped: list[SkippedFile] = field(default_factory=list)
     skipped_more: int = 0
     """Number of skipped files that are not in the list, because its length is limited."""

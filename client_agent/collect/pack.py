@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.collect.contents import Contents, own_names
-from client_agent.collect.selection import Selection
+from client_agent.collect.selection import Part, Selection
 from client_agent.collect.walk import Bounds, Entry, Walk
 from client_agent.collect.zip_writer import ZipWriter
 from client_agent.storage.open_beneath import raise_if_shortage
 from shared.clock import SECOND, Micros
+from shared.files.archives.inputs_list import list_line
 from shared.files.opened import closing_fd
 from shared.wire import Limits
 
@@ -31,6 +32,7 @@ Extras = Mapping[str, Path | bytes]
 """Files of the agent: usual name -> a file outside the directory, or its content."""
 CheckSpace = Callable[[int], None]
 RECEIPT: Final = "ferryman.json"
+LIST: Final = "inputs.sha256"
 
 
 def collect(
@@ -44,7 +46,8 @@ def collect(
     at: Micros = 0,
     selection: Selection | None = None,
 ) -> Contents:
-    """Pack the directory ``fd``, the agent's files and the receipt.
+    """Pack the directory ``fd``, the agent's files and the receipt, and at the end the list of
+    files that are as they were given, if there are any: their server has them.
 
     The attempt may be running (a snapshot). Then files that change at the same time are packed up
     to the size that they had before, or skipped. Files that cannot be read are skipped, too.
@@ -52,7 +55,7 @@ def collect(
     Args:
         dest: the ZIP, outside the directory; must not exist. It is fsynced on return, and removed
             after an error.
-        receipt: makes ``ferryman.json``, after everything else is in the ZIP.
+        receipt: makes ``ferryman.json``, after everything else but the list is in the ZIP.
         bounds: limits of the number of entries and the length of paths.
         check_space: given for a snapshot. It is called with the expected size before anything is
             written, and with 0 now and then. What it raises ends the packing.
@@ -63,13 +66,13 @@ def collect(
         OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
     selection = selection or Selection()
-    keep = None if selection.is_everything else selection.keeps
-    walk = Walk(fd, bounds or Bounds(), may_chmod=check_space is None, keep=keep)
+    walk = Walk(fd, bounds or Bounds(), may_chmod=check_space is None, selection=selection)
     count = walk.count(limits.results)
     if check_space is not None:
         check_space(count.bytes)
-    names = own_names([*extras, RECEIPT], count.top)
-    packer = _Packer(Contents(names, dest), walk, extras, receipt, limits.results, at)
+    names = own_names([*extras, RECEIPT, LIST], count.top)
+    contents = Contents(names, dest)
+    packer = _Packer(contents, walk, extras, receipt, limits.results, at, selection)
     return packer.write() if check_space is None else packer.write(check_space)
 
 
@@ -79,7 +82,7 @@ def collect_extras(
     """Pack the agent's files only, if the job's are too large or must not be read. Raises OSError
     if ``dest`` cannot be written."""
     contents = Contents(own_names([*extras, RECEIPT], ()), dest)
-    return _Packer(contents, None, extras, receipt, 0, at).write()
+    return _Packer(contents, None, extras, receipt, 0, at, Selection()).write()
 
 
 class _Packer:
@@ -93,8 +96,9 @@ class _Packer:
         receipt: Callable[[Contents], bytes],
         max_bytes: int,
         at: Micros,
+        selection: Selection,
     ) -> None:
-        self.contents, self._at = contents, at
+        self.contents, self._at, self._given = contents, at, selection.given
         self._walk, self._extras, self._receipt = walk, extras, receipt
         self._bytes_left = max_bytes
         """Bytes that may still be packed, because a snapshot's directory may have grown after it
@@ -116,8 +120,15 @@ class _Packer:
         for name, source in self._extras.items():
             self._add_own_file(out, self.contents.names[name], source)
         self._add_own_file(out, self.contents.names[RECEIPT], self._receipt(self.contents))
+        if self.contents.inputs:  # last, where no file of the job can be
+            self._add_own_file(out, self.contents.names[LIST], bytes(self.contents.lines))
 
     def _add_entry(self, out: ZipWriter, entry: Entry) -> None:
+        if entry.part is Part.REFERRED:
+            if (sha256 := self._given.sha256(entry.path)) is not None:
+                self.contents.inputs += 1
+                self.contents.lines += list_line(sha256, entry.path)
+            return
         when = _zip_time(entry.modified)
         if entry.is_folder:
             out.add_folder(entry.path, when)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from client_agent.collect import contents as made_of
 from client_agent.collect.contents import Contents, ResultsLimitExceeded
 from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
-from client_agent.collect.selection import NOTHING, Known, Selection
+from client_agent.collect.selection import Given, Selection
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.sandbox.base import Grant, SelfTestReport
 from client_agent.storage.folders import STREAMS, Folders
@@ -67,12 +67,8 @@ class ReceiptSource:
     version: str
     sandbox: SelfTestReport
     grant: Grant
-    given: Known = NOTHING
-    """Files that are left out where they are as they were."""
-
-    def selection(self) -> Selection:
-        """What to keep."""
-        return Selection(self.payload.outputs, self.given)
+    given: Given = field(default_factory=Given)
+    """Files that the result refers to where they are as they were."""
 
     def receipt(self, contents: Contents, outcome: Outcome | None, *, logs: bool) -> bytes:
         """``ferryman.json`` of a result with these contents.
@@ -112,6 +108,7 @@ class ReceiptSource:
             result_files=payload.result_files,
             files=contents.files,
             bytes=contents.bytes,
+            inputs=contents.inputs,
             logs=made_of.Logs(stdout=contents.names[LOGS[0]], stderr=contents.names[LOGS[1]])
             if logs
             else None,
@@ -138,7 +135,7 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
     logs = _logs(folders, payload.id)
     outcome = replace(outcome, stderr_tail=log_tail(folders.log(payload.id, "stderr")))
     staged, at = folders.staging(), outcome.ended_at or payload.created_at
-    selection = source.selection()
+    selection = Selection(payload.outputs, source.given)
     try:
         try:
             made = _receipt(source, outcome)
@@ -156,6 +153,7 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
         stdout_bytes=folders.log_size(payload.id, "stdout"),
         stderr_bytes=folders.log_size(payload.id, "stderr"),
         children=collected.children,
+        inputs=collected.inputs,
     )
     warnings = collected.not_portable.warnings()
     if collected.skipped:
@@ -182,7 +180,7 @@ def snapshot(
     logs = _logs(folders, payload.id)
     made = _receipt(source, outcome)
     try:
-        selection = source.selection()
+        selection = Selection(payload.outputs, source.given)
         collect(
             fd, to, payload.limits, logs, made, check_space=check_space, at=at, selection=selection
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final
 
-from client_agent.storage import open_beneath
-from client_agent.storage.open_beneath import raise_if_shortage
 from shared.files.globs import Globs
 from shared.files.names import shown
 from shared.files.opened import closing_fd
@@ -17,10 +16,87 @@ from shared.files.opened import closing_fd
 ALWAYS: Final = "children/"
 """Children that the job leaves: their server makes jobs of them."""
 _MAX_NAMED: Final = 20
+_CHUNK: Final = 1 << 18
 
-Known = frozenset[int]
-"""The files that an attempt was given, each by path, inode, size and times."""
-NOTHING: Final[Known] = frozenset()
+
+class Part(Enum):
+    """What becomes of a file or folder."""
+
+    PACKED = auto()
+    REFERRED = auto()
+    """It is as it was given: its name is in use, and it is not packed."""
+    LEFT_OUT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it was given."""
+
+    inode: int
+    size: int
+    changed: int
+    """``ctime``: the file system sets it whenever the file changes, and no job can."""
+    sha256: str
+    is_listed: bool
+
+
+class Given:
+    """The files that an attempt was given, as they were before it began: its result refers to those
+    that are as they were.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _File] = {}
+        self._began = 0
+
+    def add(self, path: str, sha256: str, status: os.stat_result, *, listed: bool = True) -> None:
+        """A file was written.
+
+        Args:
+            listed: the result's list has it, since its server can take it from the bundle.
+        """
+        self._files[path] = _File(*_fingerprint(status), sha256, listed)
+
+    def begin(self, folder: int) -> None:
+        """The attempt may write from now on.
+
+        Args:
+            folder: descriptor of its directory.
+        """
+        try:  # the clock of its file system may be a coarse one
+            os.utime(folder)
+            self._began = os.fstat(folder).st_ctime_ns
+        except PermissionError:
+            self._began = 0
+
+    def sha256(self, path: str) -> str | None:
+        """Of a file that goes on the list."""
+        file = self._files[path]
+        return file.sha256 if file.is_listed else None
+
+    def has(self, path: str, status: os.stat_result) -> bool | None:
+        """Whether the file is as it was given; None: if its content is, since it was written so
+        late that a change may have left the same times.
+        """
+        file = self._files.get(path)
+        if file is None or (file.inode, file.size, file.changed) != _fingerprint(status):
+            return False
+        return True if file.changed < self._began else None
+
+    def has_content(self, path: str, fd: int) -> bool:
+        """Whether the file, which is open, has the content that it was given with."""
+        return _digest(fd) == self._files[path].sha256
+
+
+def _fingerprint(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_ctime_ns
+
+
+def _digest(fd: int) -> str:
+    sha256 = hashlib.sha256()
+    while data := os.read(fd, _CHUNK):
+        sha256.update(data)
+    return sha256.hexdigest()
 
 
 @dataclass(slots=True)
@@ -29,41 +105,44 @@ class Selection:
 
     Args:
         outputs: patterns; none: everything.
-        given: files that are left out where they are as they were.
+        given: files that are not packed where they are as they were.
     """
 
     outputs: Sequence[str] = ()
-    given: Known = NOTHING
+    given: Given = field(default_factory=Given)
     _globs: Globs | None = field(init=False, default=None)
     _unused: set[str] = field(init=False)
+    _compared: dict[str, bool] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._globs = Globs(self.outputs) if self.outputs else None
         self._unused = set(self.outputs)
 
-    @property
-    def is_everything(self) -> bool:
-        return self._globs is None and not self.given
-
-    def keeps(self, path: str, status: os.stat_result | None) -> bool:
-        """Whether the file is to be kept.
+    def part(self, path: str, status: os.stat_result | None, open_file: Callable[[], int]) -> Part:
+        """What becomes of a file. Raises OSError if it has to be read, and cannot be.
 
         Args:
             status: None: it is an empty folder.
         """
         if path.startswith(ALWAYS):
-            return True
-        if status is not None and self.given and fingerprint(path, status) in self.given:
-            return False
-        if status is None and self.given and _folder(path) in self.given:
-            return False
-        if self._globs is None:
-            return True
-        found = self._globs.matching(path)
+            return Part.PACKED
+        if self._globs is not None:
+            found = self._globs.matching(path)
+            if found is None:
+                return Part.LEFT_OUT
+            self._unused.discard(found)
+        if status is not None and self._is_as_given(path, status, open_file):
+            return Part.REFERRED
+        return Part.PACKED
+
+    def _is_as_given(self, path: str, status: os.stat_result, open_file: Callable[[], int]) -> bool:
+        found = self.given.has(path, status)
         if found is None:
-            return False
-        self._unused.discard(found)
-        return True
+            if path not in self._compared:
+                with closing_fd(open_file()) as fd:
+                    self._compared[path] = self.given.has_content(path, fd)
+            found = self._compared[path]
+        return found
 
     def warnings(self) -> tuple[str, ...]:
         """About patterns that chose nothing, which may be misspelt."""
@@ -71,45 +150,4 @@ class Selection:
         if not unused:
             return ()
         named = ", ".join(shown(text) for text in unused[:_MAX_NAMED])
-        return (f"outputs: no new file is chosen by {named}",)
-
-
-def known_files(fd: int) -> Known:
-    """What is in a directory now. Blocking. Raises OSError."""
-    found = set[int]()
-    _add(fd, "", found)
-    return frozenset(found)
-
-
-def _add(fd: int, above: str, found: set[int]) -> None:
-    with os.scandir(fd) as listing:
-        entries = list(listing)
-    for entry in entries:
-        path = above + entry.name
-        status = entry.stat(follow_symlinks=False)
-        if stat.S_ISREG(status.st_mode):
-            found.add(fingerprint(path, status))
-        elif stat.S_ISDIR(status.st_mode):
-            found.add(_folder(path))
-            with closing_fd(_opened(fd, entry.name)) as below:
-                _add(below, f"{path}/", found)
-
-
-def _opened(parent: int, name: str) -> int:
-    try:
-        return open_beneath.open_directory(parent, name)
-    except OSError as problem:
-        raise_if_shortage(problem)
-        raise
-
-
-def fingerprint(path: str, status: os.stat_result) -> int:
-    """Of a file as it is. Whoever writes to it, or puts another one in its place, changes it: the
-    kernel sets ``ctime``, which no job can.
-    """
-    what = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return hash((path, *what))
-
-
-def _folder(path: str) -> int:
-    return hash((path, "folder"))
+        return (f"outputs: no file is chosen by {named}",)

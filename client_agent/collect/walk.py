@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from client_agent.collect.contents import ResultsLimitExceeded
+from client_agent.collect.selection import Part, Selection
 from client_agent.storage import open_beneath
 from client_agent.storage.open_beneath import raise_if_shortage
 from shared.files.names import (
@@ -24,9 +25,6 @@ from shared.files.names import (
     shown,
     why_not_portable,
 )
-
-Keep = Callable[[str, os.stat_result | None], bool]
-"""Whether to keep the file with a path, composed (NFC); without a status: an empty folder."""
 
 _SKIPPED: Final = (
     (stat.S_ISLNK, "a symlink"),
@@ -66,6 +64,7 @@ class Entry:
     path: str
     """Relative, safe on all systems, normalised to NFC."""
     is_folder: bool
+    part: Part = Part.PACKED
     size: int = 0
     executable: bool = False
     modified: float = 0.0
@@ -93,14 +92,19 @@ class Walk:
     Args:
         fd: descriptor of the directory; the caller closes it.
         may_chmod: modes may be changed so that everything can be read. False while the job runs.
-        keep: the other files are neither packed nor do their sizes count.
+        selection: the sizes of files that are not packed do not count.
     """
 
     def __init__(
-        self, fd: int, bounds: Bounds, *, may_chmod: bool = True, keep: Keep | None = None
+        self,
+        fd: int,
+        bounds: Bounds,
+        *,
+        may_chmod: bool = True,
+        selection: Selection | None = None,
     ) -> None:
         self._fd, self._bounds, self._may_chmod = fd, bounds, may_chmod
-        self._keep = keep or (lambda path, status: True)
+        self._selection = selection or Selection()
         if may_chmod and os.fstat(fd).st_mode & 0o700 != 0o700:
             with suppress(PermissionError):
                 os.fchmod(fd, 0o700)
@@ -137,8 +141,8 @@ class Walk:
                     raise ResultsLimitExceeded("depth", bounds.depth, len(stack), shown(path))
                 if length > bounds.path_bytes:
                     raise ResultsLimitExceeded("path", bounds.path_bytes, length, shown(path))
-                if stat.S_ISREG(status.st_mode) and self._keep(_composed(path), status):
-                    total += status.st_size
+                if stat.S_ISREG(status.st_mode):
+                    total += self._size(folder.fd, name, _composed(path), status)
                     if total > max_bytes:
                         raise ResultsLimitExceeded("bytes", max_bytes, total, shown(path))
                 elif stat.S_ISDIR(status.st_mode):
@@ -153,13 +157,29 @@ class Walk:
                 folder.close()
         return TreeCount(entries, total, frozenset(top))
 
+    def _size(self, folder: int, name: str, path: str, status: os.stat_result) -> int:
+        """Bytes of a file that count."""
+        try:
+            is_packed = self._part(folder, name, path, status) is Part.PACKED
+        except OSError as problem:
+            raise_if_shortage(problem)
+            return 0  # the second walk lists it
+        return status.st_size if is_packed else 0
+
+    def _part(self, folder: int, name: str, path: str, status: os.stat_result) -> Part:
+        def open_file() -> int:
+            return open_beneath.open_file(folder, name, status, may_chmod=self._may_chmod)
+
+        return self._selection.part(path, status, open_file)
+
     def entries(
         self,
         skip: Callable[[str, str], None],
         taken: Iterable[str] = (),
         not_portable: Callable[[str, str], None] = lambda path, why: None,
     ) -> Iterator[Entry]:
-        """The entries that can be packed, sorted by name within each folder.
+        """The entries that can be packed, and those that the result refers to, sorted by name
+        within each folder.
 
         Args:
             skip: called with (path safe to show, why) for everything else.
@@ -176,11 +196,11 @@ class Walk:
                 name = folder.next_name()
                 if name is None:
                     stack.pop().close()
-                    if stack and not folder.packed and self._keep(folder.safe[:-1], None):
+                    if stack and folder.packed:
+                        stack[-1].packed = True
+                    elif stack and self._packs_folder(folder.safe[:-1]):
                         stack[-1].packed = True
                         yield Entry(folder.safe[:-1], is_folder=True, modified=folder.modified)
-                    elif stack and folder.packed:
-                        stack[-1].packed = True
                     continue
                 raw = folder.path + name
                 try:
@@ -203,12 +223,13 @@ class Walk:
                         below = _Folder(fd, f"{raw}/", left + 1)
                         below.safe, below.modified = f"{path}/", status.st_mtime
                         stack.append(below)
-                    elif self._keep(path, status):
+                    elif (part := self._part(folder.fd, name, path, status)) is not Part.LEFT_OUT:
                         folder.add_name(safe, path, not_portable)
                         folder.packed = True
                         yield Entry(
                             path=path,
                             is_folder=False,
+                            part=part,
                             size=status.st_size,
                             executable=bool(status.st_mode & stat.S_IXUSR),
                             modified=status.st_mtime,
@@ -225,6 +246,14 @@ class Walk:
         finally:
             for folder in stack:
                 folder.close()
+
+    def _packs_folder(self, path: str) -> bool:
+        """Whether the empty folder is packed."""
+        return self._selection.part(path, None, _no_file) is Part.PACKED
+
+
+def _no_file() -> int:
+    raise IsADirectoryError(errno.EISDIR, "it is a folder")
 
 
 class _Folder:

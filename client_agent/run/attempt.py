@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from client_agent.collect import result
-from client_agent.collect.selection import Known
+from client_agent.collect.selection import Given
 from client_agent.output.live import LiveOutput, run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
@@ -99,7 +99,7 @@ PACK_TRIES: Final = 30
 
 
 async def packed(
-    context: AgentContext, payload: Payload, given: Known, workspace: Workspace, outcome: Outcome
+    context: AgentContext, payload: Payload, given: Given, workspace: Workspace, outcome: Outcome
 ) -> Outcome:
     """The outcome with its result; without it where it could not be stored."""
     source, tries = context.receipt_source(payload, given), 0
@@ -129,10 +129,6 @@ def _without_result(outcome: Outcome, problem: OSError) -> Outcome:
         message=message,
         interrupted=True,
     )
-
-
-TICK_S: Final = 0.011
-"""File systems tell times apart that are so far from each other."""
 
 
 class StartDeferred(Exception):
@@ -195,8 +191,8 @@ class Attempt:
         return runs and self.payload.on_shutdown == "continue"
 
     @property
-    def given(self) -> Known:
-        """Files that its result leaves out where they are as they were."""
+    def given(self) -> Given:
+        """Files that its result refers to where they are as they were."""
         return self._unpacked.given
 
     # -- called by the runner
@@ -270,8 +266,6 @@ class Attempt:
             message = f"the bundle could not be unpacked: {problem}"
             await self._end(PayloadState.PREPARED, outcomes.failed(Reason.AGENT_ERROR, message))
             return False
-        if payload.result_files == "changed":  # else a change could leave the times as they are
-            await context.clock.sleep(TICK_S)
         return not self.start_prevented
 
     async def _launch(self, workspace: Workspace) -> None:
@@ -311,13 +305,15 @@ class Attempt:
             return None
         self._process = process
         try:
-            return await self._run(process, permit, output)
+            return await self._run(process, workspace, permit, output)
         finally:
             # After a normal end this does nothing. After anything else it ends the processes.
             process.stop(None, outcomes.CANCELLED, grace=False)
             await process.wait()
 
-    async def _run(self, process: Process, permit: StartPermit, output: LiveOutput) -> Ended | None:
+    async def _run(
+        self, process: Process, workspace: Workspace, permit: StartPermit, output: LiveOutput
+    ) -> Ended | None:
         """Run it once it has a slot and its row says Running. None: its start was prevented."""
         running = await permit.get(process.pid)
         if running is None:
@@ -330,6 +326,7 @@ class Attempt:
         else:
             log.info("payload.started", payload_id=running.id, key=running.key)
             context = self._context
+            self.given.begin(workspace.fd)
             with context.outputs.running(running), context.measures.phase("run"):
                 return await run_watched(
                     process, output, running.heartbeat_timeout_s, context.clock

@@ -13,7 +13,7 @@ from typing import Final, TypeVar, TypeVarTuple
 from prometheus_client.registry import Collector
 
 from client_agent.collect.result import ReceiptSource
-from client_agent.collect.selection import NOTHING, Known
+from client_agent.collect.selection import Given
 from client_agent.intake.admission import Identity
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
@@ -144,11 +144,11 @@ class AgentContext:
             unused.append(payload.bundle_file)
         await self.folders.remove_run_files(payload.id, unused)
 
-    def receipt_source(self, payload: Payload, given: Known = NOTHING) -> ReceiptSource:
+    def receipt_source(self, payload: Payload, given: Given | None = None) -> ReceiptSource:
         """What the result of this payload is made from.
 
         Args:
-            given: files that are left out where they are as they were.
+            given: files that the result refers to where they are as they were.
         """
         return ReceiptSource(
             payload,
@@ -156,5 +156,5 @@ class AgentContext:
             self.identity.version,
             self.watch.report,
             self.grants.for_service(payload.service),
-            given,
+            given or Given(),
         )

@@ -15,7 +15,6 @@ import structlog
 
 from client_agent.collect import result
 from client_agent.collect.pack import CheckSpace
-from client_agent.collect.selection import NOTHING
 from client_agent.payloads.payload import LIVE, Outcome, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.run import outcomes
@@ -161,7 +160,8 @@ class Runner:
         """
         context = self._context
         attempt = self._attempts.get(payload.id)
-        source = context.receipt_source(payload, attempt.given if attempt else NOTHING)
+        given = attempt.given if attempt and payload.result_files == "changed" else None
+        source = context.receipt_source(payload, given)
         async with self.directory(payload) as fd:
             make = partial(result.snapshot, source, context.folders, fd, to, check_space)
             await to_end(make, threads)

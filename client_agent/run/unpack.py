@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
 from typing import Final
 
-from client_agent.collect.selection import NOTHING, Known, fingerprint, known_files
+from client_agent.collect.selection import Given
 from client_agent.payloads.payload import Payload
 from client_agent.sandbox.base import HARD, Workspace
 from client_agent.storage.folders import Folders
@@ -39,8 +41,8 @@ class Unpacked:
 
     array_line: str | None = None
     warnings: tuple[str, ...] = ()
-    given: Known = NOTHING
-    """Files that its result is to have only where they are changed."""
+    given: Given = field(default_factory=Given)
+    """Files that its result refers to where they are as they were."""
 
 
 def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked:
@@ -62,7 +64,9 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
             what = "the bundle with its inputs"
         _check_room(payload, workspace, what, size, paths if own_disk else None)
         line = _array_line(reader, payload)
-        ids = workspace.uid, workspace.gid
+        ids, given = (workspace.uid, workspace.gid), Given()
+        # A server without keys does not know of lists, and gives out what it gets.
+        note = given.add if payload.key is not None else None
         try:
             reader.unpack(
                 workspace.fd,
@@ -70,33 +74,33 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
                 gid=workspace.gid,
                 digest=payload.bundle_digest,
                 folder=payload.folder,
+                note=note,
             )
-            left_out = 0 if inputs is None else inputs.unpack(workspace.fd, files, *ids)
-            given = _write_meta(payload, workspace)
+            note = partial(given.add, listed=False) if payload.result_files == "changed" else None
+            left_out = 0 if inputs is None else inputs.unpack(workspace.fd, files, *ids, note)
+            if payload.meta:
+                _write_meta(payload, workspace, given)
         except OSError as problem:
             if own_disk and problem.errno in DISK_FULL_ERRNOS:
                 disk = say_size(payload.limits.disk)
                 why = f"{what} does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise
-    if payload.result_files == "changed":
-        given = known_files(workspace.fd)
     return Unpacked(line, (_left_out(left_out),) if left_out else (), given)
 
 
-def _write_meta(payload: Payload, workspace: Workspace) -> Known:
-    if not payload.meta:
-        return NOTHING
+def _write_meta(payload: Payload, workspace: Workspace, given: Given) -> None:
+    content = payload.meta.encode()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         fd = os.open(META, flags, 0o644, dir_fd=workspace.fd)
     except FileExistsError:
         raise CannotStart(f"the bundle has {META}, and that is where its meta goes") from None
     with closing_fd(fd):
-        write_all(fd, payload.meta.encode())
+        write_all(fd, content)
         if workspace.uid is not None and workspace.gid is not None:
             os.fchown(fd, workspace.uid, workspace.gid)
-        return frozenset({fingerprint(META, os.fstat(fd))})
+        given.add(META, sha256(content).hexdigest(), os.fstat(fd), listed=False)
 
 
 def _open_inputs(folders: Folders, payload: Payload, stack: ExitStack) -> InputsReader | None:

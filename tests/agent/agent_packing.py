@@ -10,6 +10,7 @@ import pytest
 
 from client_agent.collect.contents import Contents
 from client_agent.collect.pack import collect
+from client_agent.collect.selection import Selection
 from client_agent.collect.walk import Bounds
 from shared.wire import Limits
 
@@ -39,6 +40,7 @@ def pack(
     results: int = 64 * MIB,
     bounds: Bounds | None = None,
     name: str = "result.zip",
+    selection: Selection | None = None,
 ) -> Contents:
     with opened(tree) as fd:
         return collect(
@@ -48,6 +50,7 @@ def pack(
             extras or {},
             lambda contents: repr(contents.names).encode(),
             bounds,
+            selection=selection,
         )
 
 

@@ -9,8 +9,10 @@ import contextlib
 import errno
 import hashlib
 import io
+import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -379,11 +381,17 @@ async def test_what_is_acknowledged_with_orders_goes(agent) -> None:
     assert agent.names("results") == []
 
 
-async def with_inputs(agent: AgentClient, inputs: bytes, key="1.1", **announced: Any) -> Any:
+async def with_inputs(
+    agent: AgentClient,
+    inputs: bytes,
+    key="1.1",
+    order: Mapping[str, Any] = MappingProxyType({}),
+    **announced: Any,
+) -> Any:
     info = {"size": len(inputs), "sha256": hashlib.sha256(inputs).hexdigest()} | announced
     files = {"run.sh": b"true", "a/run.sh": b"echo a", "a/deep/data": b"of a"}
-    order, data = agent.sent(key, files, inputs=info)
-    body = in_lines((order, data), server=agent.server, sizes=[len(data)]) + inputs
+    sent, data = agent.sent(key, files, inputs=info, **order)
+    body = in_lines((sent, data), server=agent.server, sizes=[len(data)]) + inputs
     status, answer = await agent.call("POST", "/payloads", data=io.BytesIO(body))
     return status, answer["answers"][0] if status == 200 else answer
 
@@ -405,6 +413,27 @@ async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(
     warnings = (await agent.ended(answer["payload"]["id"]))["warnings"]
     assert "3 files of the inputs are not there" in warnings[0]
     await agent.until_holds("bundles")
+
+
+@each("which, kept", [("all", {"inputs/17/out"}), ("changed", set())])
+async def test_a_result_refers_to_the_bundles_files_and_not_to_inputs(agent, which, kept) -> None:
+    """Its server takes what it refers to from the bundle."""
+    await agent.fresh_server()
+    inputs = zipped({"inputs/17/out": b"of 17", "inputs/17/more": b"sent"})
+    order = {"result_files": which, "meta": '{"a": 1}', "folder": "a/", "entry": "run.sh"}
+    _, answer = await with_inputs(agent, inputs, order=order)
+    process = await agent.sandbox.process("1.1")
+    process.write("new", b"")
+    process.write("inputs/17/more", b"changed")
+    process.finish()
+    ended = await agent.ended(answer["payload"]["id"])
+    left = await agent.zip(f"/retrieve/{ended['id']}")
+    listed = [line.split("  ")[1] for line in left["inputs.sha256"].decode().splitlines()]
+    assert (listed, ended["result"]["inputs"]) == (["deep/data", "run.sh"], 2)
+    ours = {"stdout.log", "stderr.log", "ferryman.json", "inputs.sha256"}
+    assert left.keys() - ours == {"new", "inputs/17/more"} | kept
+    receipt = json.loads(left["ferryman.json"])
+    assert (receipt["files"], receipt["inputs"]) == (2 + len(kept), 2)
 
 
 @each("most", [0, SMALL])
@@ -451,7 +480,11 @@ async def test_plain_files_are_a_payload_with_a_slots_share_of_the_host_for_a_we
         assert slots > 1 or float(env["FERRYMAN_CPUS"]) == len(os.sched_getaffinity(0))
         assert process.read("data/in.pdb") == b"ATOM"
         process.finish()
-        assert (await agent.ended(payload["id"]))["status"] == "Completed"
+        ended = await agent.ended(payload["id"])
+        assert (ended["status"], ended["result"]["inputs"]) == ("Completed", 0)
+        left = await agent.zip(f"/retrieve/{payload['id']}")
+        assert files.items() <= left.items(), "that server gives out what it gets"
+        assert "inputs.sha256" not in left
 
 
 async def test_plain_files_that_are_no_bundle_are_refused(agent) -> None:

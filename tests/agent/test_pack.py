@@ -158,6 +158,7 @@ def test_the_agents_files_are_beside_the_jobs_and_get_other_names(tree, tmp_path
         "stderr.log": "stderr.ferryman.log",
         "lost.log": "lost.log",
         "ferryman.json": "ferryman.ferryman.json",
+        "inputs.sha256": "inputs.sha256",
     }
     jobs = ["STDOUT.log", "ferryman.json", "stdout.ferryman.LOG"]
     agents = ["stdout.ferryman.2.log", "stderr.ferryman.log", "ferryman.ferryman.json"]

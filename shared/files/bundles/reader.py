@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -80,8 +80,8 @@ class FileWriter:
     def __exit__(self, *_: object) -> None:
         self._leave(0)
 
-    def write(self, path: str, pieces: Iterable[bytes], *, executable: bool) -> None:
-        """Write one file; the folders above it are made. Raises OSError."""
+    def write(self, path: str, pieces: Iterable[bytes], *, executable: bool) -> os.stat_result:
+        """Write one file; the folders above it are made. Its status. Raises OSError."""
         *above, name = path.split("/")
         with closing_fd(os.open(name, _NEW_FILE, 0o600, dir_fd=self._enter(above))) as fd:
             for piece in pieces:
@@ -89,6 +89,7 @@ class FileWriter:
             if self._owner != (-1, -1):
                 os.fchown(fd, *self._owner)
             os.fchmod(fd, PROGRAM_MODE if executable else FILE_MODE)
+            return os.fstat(fd)
 
     def _enter(self, path: list[str]) -> int:
         """A descriptor of the folder; the folder and those above it are created if not open."""
@@ -122,6 +123,9 @@ class FileWriter:
         while len(self._open) > depth:
             os.close(self._open.pop()[1])
 
+
+Note = Callable[[str, str, os.stat_result], None]
+"""Called with the path of a file that was unpacked, its SHA-256 and its status."""
 
 MAX_FILES: Final = 100_000
 """Most files of a bundle, for every reader: a program that took more could not pass it on."""
@@ -229,7 +233,8 @@ class BundleReader:
         gid: int | None = None,
         digest: str | None = None,
         folder: str = "",
-    ) -> BundleSummary:
+        note: Note | None = None,
+    ) -> None:
         """Write all files below a folder, whose own owner and mode stay as they are.
 
         Args:
@@ -240,6 +245,7 @@ class BundleReader:
             digest: to compare with; None: only the checksums are checked.
             folder: of the bundle, ending in "/": only what is in it is written, without its name.
                 Of such a part only the checksums are checked.
+            note: called for each file.
 
         Raises:
             BundleError: damaged, or its digest is another, or there is no such folder. The caller
@@ -254,12 +260,12 @@ class BundleReader:
             for path, one in in_order(found.items()):
                 sha256 = hashlib.sha256()
                 pieces = hashed(read_content(self._fd, one), sha256)
-                writer.write(path, pieces, executable=one.executable)
+                status = writer.write(path, pieces, executable=one.executable)
                 files.append(FileDigest(path, one.size, sha256.hexdigest()))
-        summary = self._sum_up(files)
+                if note is not None:
+                    note(path, files[-1].sha256, status)
         if digest is not None and not folder:
-            _compare(summary.digest, digest)
-        return summary
+            _compare(digest_of(files), digest)
 
     def _sum_up(self, files: list[FileDigest]) -> BundleSummary:
         size = sum(file.size for file in files)
@@ -322,12 +328,20 @@ class InputsReader:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def unpack(self, dir_fd: int, bundle: Iterable[str], uid: int | None, gid: int | None) -> int:
+    def unpack(
+        self,
+        dir_fd: int,
+        bundle: Iterable[str],
+        uid: int | None,
+        gid: int | None,
+        note: Note | None = None,
+    ) -> int:
         """Write the files below a folder that holds a bundle's. The bundle's own are kept: a file
         of their name, or in the place of their folder or below their file, is left out.
 
         Args:
             bundle: paths of the bundle's files.
+            note: called for each file that is written.
 
         Returns:
             How many files were left out.
@@ -343,8 +357,13 @@ class InputsReader:
             for path, one in in_order(self.files.items()):
                 if path in files or path in folders or not files.isdisjoint(_folders_above(path)):
                     left_out += 1
-                else:
-                    writer.write(path, read_content(self._fd, one), executable=one.executable)
+                    continue
+                sha256, pieces = hashlib.sha256(), read_content(self._fd, one)
+                if note is not None:
+                    pieces = hashed(pieces, sha256)
+                status = writer.write(path, pieces, executable=one.executable)
+                if note is not None:
+                    note(path, sha256.hexdigest(), status)
         return left_out
 
 
