@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from server.store.columns import insert
 from shared.clock import SECOND, Micros
 from shared.ids import Start
 from shared.sql import Tx
@@ -38,7 +39,7 @@ def begin(tx: Tx, now: Micros, random: Callable[[int], bytes]) -> Identity:
     """Begin a run of the server; what the database has not been given yet, it is given. ``random``:
     so many bytes that nobody can guess.
     """
-    former, rehearsal = _value(tx, "former"), _value(tx, "rehearsal")
+    former, rehearsal = value(tx, "former"), value(tx, "rehearsal")
     return Identity(
         server=_kept(tx, "server", random(16).hex()),
         former=tuple(json.loads(former or "[]")),
@@ -54,25 +55,24 @@ def new_start(tx: Tx, now: Micros, random_id: str) -> Start:
     """The start of this run of the server: higher than that of any earlier one, and than that of
     an earlier run of a copy of its data folder.
     """
-    number = max(int(_value(tx, "start") or 0) + 1, now // SECOND)
-    tx.rows(
-        """
-        INSERT INTO meta (key, value) VALUES ('start', :value)
-        ON CONFLICT (key) DO UPDATE SET value = :value
-        """,
-        {"value": str(number)},
-    )
+    number = max(int(value(tx, "start") or 0) + 1, now // SECOND)
+    put(tx, "start", str(number))
     return Start(number, random_id)
 
 
 def _kept(tx: Tx, key: str, candidate: str) -> str:
-    tx.rows(
-        "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING",
-        {"key": key, "value": candidate},
-    )
-    return _value(tx, key) or ""
+    if (known := value(tx, key)) is not None:
+        return known
+    put(tx, key, candidate)
+    return candidate
 
 
-def _value(tx: Tx, key: str) -> str | None:
+def value(tx: Tx, key: str) -> str | None:
+    """What the database remembers under a key."""
     rows = tx.rows("SELECT value FROM meta WHERE key = :key", {"key": key})
     return str(rows[0]["value"]) if rows else None
+
+
+def put(tx: Tx, key: str, value: str) -> None:
+    values = {"key": key, "value": value}
+    insert(tx, "meta", values, "ON CONFLICT (key) DO UPDATE SET value = :value")

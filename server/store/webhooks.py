@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from server.domain.jobs import Job, Move
 from server.domain.webhooks import Delivery, Try, announced, webhook_target
+from server.store import identity
 from server.store.columns import Columns, insert
 from shared.clock import Micros
 from shared.sql import Row, Tx
@@ -167,21 +168,13 @@ def of_job(tx: Tx, job_id: int) -> list[Delivery]:
 
 def replaced(tx: Tx, principal: str) -> tuple[int, Micros]:
     """How often the secret of a principal was replaced, and when last."""
-    rows = tx.rows("SELECT value FROM meta WHERE key = :key", {"key": f"{_REPLACED}{principal}"})
-    number, _, at = str(rows[0]["value"]).partition(" ") if rows else ("0", "", "0")
+    number, _, at = (identity.value(tx, f"{_REPLACED}{principal}") or "0 0").partition(" ")
     return int(number), int(at)
 
 
 def replace(tx: Tx, principal: str, at: Micros) -> None:
     """Give a principal another secret."""
-    number, _ = replaced(tx, principal)
-    tx.rows(
-        """
-        INSERT INTO meta (key, value) VALUES (:key, :value)
-        ON CONFLICT (key) DO UPDATE SET value = :value
-        """,
-        {"key": f"{_REPLACED}{principal}", "value": f"{number + 1} {at}"},
-    )
+    identity.put(tx, f"{_REPLACED}{principal}", f"{replaced(tx, principal)[0] + 1} {at}")
 
 
 _TRY: Final = ("number", "at", "seconds", "status", "problem")
