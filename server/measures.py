@@ -26,35 +26,23 @@ class JobMeasures:
 
     def __init__(self) -> None:
         self._counted: dict[tuple[Micros, str], Tree] = {}
-        uploaded = counter("ferryman_jobs_uploaded", "Jobs that were accepted.", "service")
-        started = counter(
-            "ferryman_attempts_started", "Attempts whose run.sh has started.", "service"
+        reason = "service", "reason"
+        text = "Attempts after which their job was queued again, by the code of why."
+        counters = (
+            counter("ferryman_jobs_uploaded", "Jobs that were accepted.", "service"),
+            counter("ferryman_attempts_started", "Attempts whose run.sh has started.", "service"),
+            counter("ferryman_jobs_ended", "Jobs that ended.", "service", "state"),
+            counter("ferryman_jobs_failed", "Jobs that failed, by the code of why.", *reason),
+            counter("ferryman_attempts_retried", text, *reason),
         )
-        ended = counter("ferryman_jobs_ended", "Jobs that ended.", "service", "state")
-        failed = counter(
-            "ferryman_jobs_failed", "Jobs that failed, by the code of why.", "service", "reason"
+        text = "From when an attempt could have been sent until it started."
+        waiting = seconds("ferryman_waiting_seconds", text, "service", bounds=_JOB_S)
+        text = "From the start of an attempt until its end."
+        run = seconds("ferryman_run_seconds", text, "service", bounds=_JOB_S)
+        self.collectors: Final = (*counters, waiting, run)
+        self._uploaded, self._started, self._ended, self._failed, self._retried = map(
+            Series, counters
         )
-        retried = counter(
-            "ferryman_attempts_retried",
-            "Attempts after which their job was queued again, by the code of why.",
-            "service",
-            "reason",
-        )
-        waiting = seconds(
-            "ferryman_waiting_seconds",
-            "From when an attempt could have been sent until it started.",
-            "service",
-            bounds=_JOB_S,
-        )
-        run = seconds(
-            "ferryman_run_seconds",
-            "From the start of an attempt until its end.",
-            "service",
-            bounds=_JOB_S,
-        )
-        self.collectors: Final = (uploaded, started, ended, failed, retried, waiting, run)
-        self._uploaded, self._started, self._ended = map(Series, (uploaded, started, ended))
-        self._failed, self._retried = Series(failed), Series(retried)
         self._waiting, self._run = Series(waiting), Series(run)
 
     def begin(self, services: Iterable[str]) -> None:

@@ -67,37 +67,30 @@ class ServiceLoad:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A named kind of work. Durations in seconds."""
+    """A named kind of work: what its table of the settings says (docs/operate.md), and more.
+    Durations are in seconds; a limit or a duration of 0 is none.
+    """
 
     name: str
     runs_per_user: int = 5
     max_runs: int = 10
     queued_per_user: int = 0
-    """Most jobs of one user that may wait; 0: any number."""
     timeout_s: float = 3_600.0
-    """0: no limit."""
     queue_timeout_s: float = 0.0
-    """0: waits for ever."""
     expires_after_s: float = 172_800.0
     forget_after_s: float = 7_776_000.0
-    """0: never."""
     heartbeat_timeout_s: float = 0.0
-    """0: off."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_retries: int = 10
-    """Most that an upload may ask for."""
     retry_later_delay_s: float = 60.0
-    """Where a bundle that asks to be tried later does not say when."""
     retry_later_limit: int = 100
-    """How often one run of a job may ask for it."""
     on_shutdown: OnShutdown = "resubmit"
     dead_letter: bool = False
     dead_letter_expires_after_s: float = 0.0
-    """0: kept until somebody retries or drops it."""
     max_children: int = 10_000
-    """Most children of one batch."""
     pack: int = 0
-    """Most children of an array that share one sandbox start; 0 and 1: none do."""
+    infra_retries: int = 5
+    limits: Limits = field(default_factory=Limits)
     paused: bool = False
     """Its queued jobs wait."""
     paused_message: str = ""
@@ -116,8 +109,6 @@ class Service:
     """Its settings are the file's; else its row's."""
     given: frozenset[str] = frozenset()
     """Keys of the settings that say something of it; the others are as for every service."""
-    infra_retries: int = 5
-    limits: Limits = field(default_factory=Limits)
 
     def runs_of(self, user_id: str) -> int:
         """Jobs of the user that may be under way at once."""

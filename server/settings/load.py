@@ -5,6 +5,7 @@ is refused of them where it follows from several keys.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +19,9 @@ from shared.http.sockets import CannotListen, check_exposure
 from shared.settings.base import SettingsError
 from shared.settings.load import load, read_table
 
-_URLS: Final = ("UPLOAD_URL", "DOWNLOAD_URL", "TERMINATE_URL")
-_NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
+_OF_SERVICE: Final = re.compile(
+    r"SERVICE_(.*)_(UPLOAD_URL|DOWNLOAD_URL|TERMINATE_URL|RUNS_PER_USER|MAX_RUNS)"
+)
 
 
 def agent_at(url: str) -> AgentTable:
@@ -81,15 +83,14 @@ def orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
     services: dict[str, dict[str, Any]] = {}
     addresses: dict[str, dict[str, str]] = {}
     for name in environ:
-        for suffix in (*_URLS, *_NUMBERS):
-            if not (name.startswith("SERVICE_") and name.endswith(f"_{suffix}")):
-                continue
-            service = name.removeprefix("SERVICE_").removesuffix(f"_{suffix}").lower()
-            table = services.setdefault(service, {})
-            if suffix in _NUMBERS:
-                table[_NUMBERS[suffix]] = _number(environ, name)
-            else:
-                addresses.setdefault(service, {})[suffix.lower()] = environ[name]
+        if (of_service := _OF_SERVICE.fullmatch(name)) is None:
+            continue
+        service, key = map(str.lower, of_service.groups())
+        table = services.setdefault(service, {})
+        if key.endswith("_url"):
+            addresses.setdefault(service, {})[key] = environ[name]
+        else:
+            table[key] = _number(environ, name)
     if "MAX_AGE" in environ:
         for table in services.values() or [services.setdefault("example", {})]:
             table["expires_after"] = _number(environ, "MAX_AGE")
