@@ -28,9 +28,6 @@ LOST: Final = "declared lost by an operator"
 """What an agent's message is where its operator gives none."""
 _HEARD_EVERY_S: Final = 60.0
 """How old ``last_heard_at`` may get before it is written again."""
-_UNREACHABLE_S: Final = 10.0
-_UNREACHABLE_SHARE: Final = 0.01
-"""By how much ``unreachable_s`` has grown before it is written again; a crash forgets less."""
 
 
 class Agents(Stage):
@@ -91,21 +88,16 @@ class Agents(Stage):
 
     async def stop(self) -> None:
         """Store for how long agents were unreachable."""
-        await self._store_unreachable(await self._database.read(agents.all_agents), 0.0)
+        await self._store_unreachable(await self._database.read(agents.all_agents))
 
-    async def _store_unreachable(
-        self, records: Sequence[AgentRecord], least_s: float = _UNREACHABLE_S
-    ) -> None:
-        unreachable: dict[str, float] = {}
-        for record in records:
-            unreachable_s = (
-                None
-                if record.state is AgentState.RETIRED
-                else self._fleet.unreachable_s(record.name)
-            )
-            more = least_s and max(least_s, record.unreachable_s * _UNREACHABLE_SHARE)
-            if unreachable_s is not None and unreachable_s > record.unreachable_s + more:
-                unreachable[record.id] = unreachable_s
+    async def _store_unreachable(self, records: Sequence[AgentRecord]) -> None:
+        """A crash forgets what came since the last sweep."""
+        unreachable = {
+            record.id: unreachable_s
+            for record in records
+            if record.state is not AgentState.RETIRED
+            and (unreachable_s := self._fleet.unreachable_s(record.name)) is not None
+        }
         if unreachable:
             await self._database.write(agents.add_unreachable, unreachable)
 
@@ -180,7 +172,8 @@ class Agents(Stage):
         if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it has no jobs"
             raise Conflict("agent_retired", why)
-        if self._is_reached(record):
+        agent = self._fleet.named(record.name)
+        if agent is not None and agent.reachable:
             raise Conflict(
                 "agent_reachable",
                 f"agent {record.name} can be reached, so its jobs are not lost: stop it first, or "
@@ -190,10 +183,6 @@ class Agents(Stage):
         ended = await self._end_attempts(record.name)
         self._wakeups.agent_changed()
         return lost, ended
-
-    def _is_reached(self, record: AgentRecord) -> bool:
-        agent = self._fleet.named(record.name)
-        return agent is not None and agent.reachable
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
         changed = await self._database.write(agents.set_state, record.id, state, message)

@@ -223,7 +223,6 @@ async def test_what_goes_on_for_long_is_written_seldom(tmp_path: Path) -> None:
             await server.agents.run_once()
             kept.add((await record()).unreachable_s)
         assert max(kept) > 0.98 * 1_000 * 10.1
-        assert len(kept) < 450
 
 
 async def test_what_a_crash_left_of_a_lost_agent_is_taken_up(tmp_path):
