@@ -137,9 +137,6 @@ async def compose(
     """Open everything in the locked data folder and put it together; the stack closes it again.
 
     Args:
-        read: reads the settings again.
-        limits: how many connections and requests fit.
-        machine: the clocks of the machine.
         new_database: see :func:`server.store.data_folder.open_data`.
 
     Raises:
@@ -259,10 +256,8 @@ async def serve(
     DatabaseUnavailable, OSError, ValueError.
 
     Args:
-        read: reads the settings again, at SIGHUP.
         ready: descriptor that gets the port and a newline once the server listens, and then a
             line of JSON for ``ferryman dev``.
-        new_database: see :func:`server.store.data_folder.open_data`.
     """
     table = settings.server
     check_exposure(table.host, table.needs_token, "server")

@@ -38,12 +38,7 @@ _UNWRITABLE = "the data folder cannot be written"
 
 
 class Health:
-    """Checks the server.
-
-    Args:
-        clean: knows of files without a row.
-        waiting: results that wait for room on the disk.
-    """
+    """Checks the server."""
 
     def __init__(
         self,

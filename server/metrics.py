@@ -35,12 +35,7 @@ _JOB_STATES: Final = (
 
 
 class ServerMetrics(ProgramMetrics):
-    """The metrics of a server; those of the store are left out while it cannot be read.
-
-    Args:
-        of: what is asked how it is.
-        requests: count themselves, as do parts of the server.
-    """
+    """The metrics of a server; those of the store are left out while it cannot be read."""
 
     def __init__(self, of: Context, requests: Iterable[Collector]) -> None:
         self._of, self._database = of, of.database

@@ -248,12 +248,8 @@ def order_of(
     inputs: Inputs | None = None,
     keep_bundle: bool = False,
 ) -> Order:
-    """The order for the job's current attempt.
-
-    Args:
-        server: identity of the server's database.
-        inputs: that are sent along.
-        keep_bundle: more orders of its bundle may come.
+    """The order for the job's current attempt. With ``keep_bundle`` more orders of its bundle may
+    come.
     """
     assert job.bundle is not None, "only Cleaned jobs have none"
     array = pack = None

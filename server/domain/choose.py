@@ -199,13 +199,8 @@ def wait_s(run_time_s: float, limits: Iterable[Limit]) -> float | None:
 
     Of ``n`` slots in use one is free after ``run_time_s / n`` on average, whenever the runs in them
     began, if run times are spread exponentially, as those of different jobs about are (W. Feller,
-    An Introduction to Probability Theory II, I.6). The limits are waited for together.
-
-    Args:
-        run_time_s: of one run, on average.
-
-    Returns:
-        None: it cannot be known, or it is longer than :data:`MOST_S`.
+    An Introduction to Probability Theory II, I.6). The limits are waited for together. None: it
+    cannot be known, or it is longer than :data:`MOST_S`.
     """
     longest = 0.0
     for one in limits:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -48,65 +48,55 @@ class Shows(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
-    """The right to upload once.
+class _Issued:
+    """Attributes:
+    issued_by: name of the principal who made it.
+    token_id: of the token that made it; None: that has no id.
+    issuer: as :attr:`Principal.caller` says.
+    """
+
+    issued_by: str
+    expires_at: Micros
+    token_id: str | None = None
+    issuer: str = ""
+
+    def _principal(self, name: str, role: Role) -> Principal:
+        return Principal(name, role, token_id=self.token_id, issuer=self.issuer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket(_Issued):
+    """The right to upload once. The job counts as submitted by who made it.
 
     Attributes:
         id: different for every ticket.
-        issued_by: name of the principal who made it: the job counts as submitted by that one.
-        token_id: of the token that made it; None: that has no id.
         user_id: whose job it becomes.
         max_bytes: of the upload; None: what the server takes.
         fields: of the form, which cannot be changed; the service may be one of them.
         return_to: where a plain form is sent on to; None: the job's page.
-        issuer: as :attr:`Principal.caller` says.
     """
 
     id: str
-    issued_by: str
     user_id: str
-    expires_at: Micros
-    token_id: str | None = None
     max_bytes: int | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     return_to: str | None = None
-    issuer: str = ""
 
     def principal(self) -> Principal:
-        return Principal(
-            self.issued_by,
-            Role.TICKET,
-            acts_as=self.user_id,
-            token_id=self.token_id,
-            issuer=self.issuer,
-        )
+        return replace(self._principal(self.issued_by, Role.TICKET), acts_as=self.user_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """The right to read one job, or a part of it.
+class Link(_Issued):
+    """The right to read one job, or a part of it: ``path`` is that of a file."""
 
-    Attributes:
-        path: of the one file that it shows; empty: it is no link to a file.
-        issuer: as :attr:`Principal.caller` says.
-    """
-
-    issued_by: str
     job_id: int
     shows: Shows
-    expires_at: Micros
-    token_id: str | None = None
     path: str = ""
-    issuer: str = ""
 
     def principal(self) -> Principal:
-        return Principal(
-            f"{self.issued_by} (link to job {self.job_id})",
-            Role.LINK,
-            token_id=self.token_id,
-            job_id=self.job_id,
-            issuer=self.issuer,
-        )
+        name = f"{self.issued_by} (link to job {self.job_id})"
+        return replace(self._principal(name, Role.LINK), job_id=self.job_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
