@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from tests.bench import growth, orchestrator, small, startup, store, upload
+from tests.bench import growth, inputs, orchestrator, small, startup, store, upload
 from tests.bench.table import HEAD, Row
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
@@ -19,6 +19,9 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "orchestrator": lambda at, quick: orchestrator.beside(at, 150 if quick else 400, 3),
     "startup": lambda at, quick: startup.startup(at, 5 if quick else 20),
     "upload": lambda at, quick: upload.upload(at, (512 << 20) if quick else (5 << 30), 3),
+    "inputs": lambda at, quick: inputs.disk(
+        at, 20 if quick else 1_000, (20 if quick else 100) << 20
+    ),
     "lists": lambda at, quick: store.lists(at, 1_000, 100_000 if quick else 1_000_000),
     "pages": lambda at, quick: store.pages(at, 1_000, 100_000 if quick else 1_000_000),
     "queue": lambda at, quick: store.queue(at, 1_000, 100_000 if quick else 1_000_000),
