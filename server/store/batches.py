@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Hold, Job, Move, Result
-from server.store import bundles, children, jobs, records
+from server.store import bundles, children, events, jobs, records
 from server.store.children import insert_children
 from server.store.columns import Columns, insert
 from server.store.queue import DEFERRED
@@ -109,16 +109,7 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
     fresh["message"] = values["message"] = f"queued again with job {parent_id}"
     setting = ", ".join(f"{name} = :{name}" for name in fresh)
     for names, params in chunks([row["id"] for row in again], _AT_ONCE):
-        tx.rows(
-            f"""
-            INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
-                                agent, fields)
-            SELECT id, :at, attempt, state, 'Queued', NULL, :message, 'job.retried', 'info', NULL,
-                   '{{}}'
-            FROM jobs WHERE id IN ({names}) ORDER BY id
-            """,  # noqa: S608 - placeholders
-            values | params,
-        )
+        events.append_to_each(tx, names, values | params, JobState.QUEUED, "job.retried")
         sql = f"UPDATE jobs SET {setting}, run = run + 1 WHERE id IN ({names})"  # noqa: S608 - names
         tx.rows(sql, fresh | params)
     for row in again:

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from server.domain import ending
 from server.domain.batch import Batch, NewChild
-from server.domain.jobs import Hold, Job, Move
+from server.domain.jobs import FIRST_EVENT, Hold, Job, Move
 from server.store import records
+from server.store.events import append_to_each
 from server.store.statements import changed, chunks, moved, queued
 from shared.clock import Micros
 from shared.sql import Tx
@@ -60,18 +61,9 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
         """,
         {"parent": parent_id, "most": _AT_ONCE},
     )
-    values = {"parent": parent_id, "at": at, "message": message}
+    values = {"at": at, "message": message}
     for names, ids in chunks([row["id"] for row in open_ones if row["state"] == "Queued"]):
-        tx.rows(
-            f"""
-            INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
-                                agent, fields)
-            SELECT id, :at, attempt, state, 'Cancelled', NULL, :message, 'job.cancelled', 'info',
-                   agent, '{{}}'
-            FROM jobs WHERE id IN ({names}) ORDER BY id
-            """,  # noqa: S608 - placeholders
-            values | ids,
-        )
+        append_to_each(tx, names, values | ids, JobState.CANCELLED, "job.cancelled")
         cancelled = tx.rows(
             f"""
             UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
@@ -135,16 +127,10 @@ def insert_children(
         values,
     )
     queued(tx, added[0]["service"], added[0]["user_id"], len(added))
+    for names, ids in chunks([row["id"] for row in added]):
+        of_all = {"at": at, "message": message} | ids
+        append_to_each(tx, names, of_all, JobState.QUEUED, FIRST_EVENT, before="NULL")
     values = {"parent": batch.parent_id, "first": min(row["id"] for row in added)}
-    tx.rows(
-        """
-        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
-                            agent, fields)
-        SELECT id, created_at, 0, NULL, state, NULL, message, 'job.queued', 'info', NULL, '{}'
-        FROM jobs WHERE parent_id = :parent AND id >= :first ORDER BY id
-        """,
-        values,
-    )
     tx.rows(
         """
         INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags

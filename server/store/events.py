@@ -46,17 +46,8 @@ _NO_END: Final = 2**62
 _SLICE: Final = 2_000
 """Events that one page looks at, whatever it is to show."""
 _COLUMNS: Final = (
-    "job_id",
-    "at",
-    "attempt",
-    "before",
-    "state",
-    "reason",
-    "message",
-    "event",
-    "level",
-    "agent",
-    "fields",
+    *("job_id", "at", "attempt", "before", "state", "reason", "message", "event", "level"),
+    *("agent", "fields"),
 )
 _AT_ONCE: Final = 8
 _OF_RUN_SH: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
@@ -77,6 +68,31 @@ def _insert(count: int) -> str:
     """The statement that writes so many events."""
     rows = (f"({', '.join(f':{name}{number}' for name in _COLUMNS)})" for number in range(count))
     return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
+
+
+def append_to_each(
+    tx: Tx,
+    names: str,
+    values: Mapping[str, Any],
+    state: JobState,
+    event: str,
+    before: str = "state",
+) -> None:
+    """Write an event of each of these jobs, which no agent has: it gets into this state.
+
+    Args:
+        names: placeholders of their ids, which ``values`` has; and ``at`` and ``message``.
+        before: the state that it had, in SQL.
+    """
+    tx.rows(
+        f"""
+        INSERT INTO events ({", ".join(_COLUMNS)})
+        SELECT id, :at, attempt, {before}, '{state}', NULL, :message, '{event}', 'info', NULL,
+            '{{}}'
+        FROM jobs WHERE id IN ({names}) ORDER BY id
+        """,  # noqa: S608 - placeholders
+        values,
+    )
 
 
 def append_new_event(

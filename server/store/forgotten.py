@@ -15,29 +15,25 @@ _AUDIT: Final = """
         SELECT seq FROM audit WHERE {} = :user ORDER BY seq LIMIT 1000
     )
 """
+
+
+def _removed(table: str, key: str) -> tuple[str, tuple[str, ...]]:
+    """The user's rows of a table, some of which are removed at a time. ``key``: a column of its
+    primary key, apart from the user.
+    """
+    where = f"{table} WHERE user_id = :user"
+    some = f"SELECT {key} FROM {where} ORDER BY {key} LIMIT 1000"  # noqa: S608 - no user input
+    return where, (f"DELETE FROM {where} AND {key} IN ({some})",)  # noqa: S608 - no user input
+
+
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "jobs": (f"jobs WHERE {TOP} IN (0, 1) AND user_id = :user", ()),
     "schedules": ("schedules WHERE user_id = :user", ()),
     "tokens": ("tokens WHERE role = 'user' AND user_id = :user", ()),
-    "deliveries": (
-        "deliveries WHERE user_id = :user",
-        (
-            """
-            DELETE FROM deliveries WHERE id IN (
-                SELECT id FROM deliveries WHERE user_id = :user ORDER BY id LIMIT 1000
-            )
-            """,
-        ),
-    ),
-    "keys": (
-        "idempotency_keys WHERE user_id = :user",
-        ("DELETE FROM idempotency_keys WHERE user_id = :user",),
-    ),
-    "uploaded": ("uploaded WHERE user_id = :user", ("DELETE FROM uploaded WHERE user_id = :user",)),
-    "daily_usage": (
-        "daily_usage WHERE user_id = :user",
-        ("DELETE FROM daily_usage WHERE user_id = :user",),
-    ),
+    "deliveries": _removed("deliveries", "id"),
+    "keys": _removed("idempotency_keys", "key"),
+    "uploaded": _removed("uploaded", "day"),
+    "daily_usage": _removed("daily_usage", "day"),
     "audit": (
         "audit WHERE principal = :user OR acts_as = :user",
         (

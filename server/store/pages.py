@@ -26,13 +26,20 @@ _OUT_OF_ORDER: Final = 1_000
 """Jobs whose numbers may be out of the order of their times: as many as may be uploaded at once."""
 _COLUMNS: Final = (
     *("user_id", "service", "state", "submitted_by", "reason", "name", "parent_id", "schedule_id"),
-    *("dead_letter", "created_at"),
+    "created_at",
 )
 _ALONE: Final = (
     *("tag", "submitted_by", "reason", "name", "parent_id", "schedule_id", "dead_letter", "batch"),
     "after",
 )
 """Choices that have an index of their own."""
+_ROWS: Final = {
+    "tag": ("job_id", "job_tags WHERE tag = :tag"),
+    "after": ("job_id", "dependencies WHERE on_id = :after"),
+    "batch": ("parent_id", "batches WHERE total > 0"),
+    "dead_letter": ("id", "jobs WHERE dead_letter = 1"),
+}
+"""Of these, those with rows of their own: the column with the job's number, and which rows."""
 _ANY: Final = (None, None, None, False)
 _Bounds: TypeAlias = tuple[int, int]
 """Of the jobs' numbers: the least one, and the one below which all are."""
@@ -108,29 +115,15 @@ def _ids(tx: Tx, where: Filter, bounds: _Bounds, limit: int) -> list[int]:
     given = _columns(where)
     params = given | {"tag": where.tag, "after": where.after}
     params |= {"least": least, "before": before, "limit": limit}
-    between = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
-    if where.tag is not None:
-        sql = (
-            "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id >= :least "
-            "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
-        )
-    elif where.after is not None:
-        sql = (
-            "SELECT job_id AS id FROM dependencies WHERE on_id = :after AND job_id >= :least "
-            "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
-        )
-    elif where.batch:
-        sql = (
-            "SELECT parent_id AS id FROM batches WHERE total > 0 AND parent_id >= :least "
-            "AND parent_id < :before ORDER BY parent_id DESC LIMIT :limit"
-        )
-    elif where.dead_letter:
-        sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
+    between = "{0} >= :least AND {0} < :before ORDER BY {0} DESC LIMIT :limit"
+    if rows := _rows_of(where):
+        ((job, fits),) = rows
+        sql = f"SELECT {job} AS id FROM {fits} AND {between.format(job)}"  # noqa: S608 - no user input
     else:
         one = [name for name in given if name not in ("user_id", "service", "state")]
         if one or (where.user_id, where.service, where.states, where.top_level) == _ANY:
             fits = "".join(f"{name} = :{name} AND " for name in one)
-            sql = f"SELECT id FROM jobs WHERE {fits}{between}"  # noqa: S608 - no user input
+            sql = f"SELECT id FROM jobs WHERE {fits}{between.format('id')}"  # noqa: S608 - no user input
         else:
             which = {name: f":{name}" for name in given if name != "state"}
             sql = listed.newest(which, where.states, top_level=where.top_level)
@@ -175,16 +168,17 @@ def _fitting(tx: Tx, ids: list[int], where: Filter) -> set[int]:
                 and has_text(row)
             ):
                 fitting.add(row["id"])
-    for wanted, job, fits in (
-        (where.tag, "job_id", "job_tags WHERE tag = :wanted"),
-        (where.after, "job_id", "dependencies WHERE on_id = :wanted"),
-        (where.batch or None, "parent_id", "batches WHERE total > 0"),
-    ):
-        for names, params in () if wanted is None else chunks(list(fitting)):
-            sql = f"SELECT {job} AS id FROM {fits} AND {job} IN ({names})"  # noqa: S608
-            rows = tx.rows(sql, params | {"wanted": wanted})
-            fitting -= set(params.values()) - {row["id"] for row in rows}
+    for job, rows in _rows_of(where):
+        for names, params in chunks(list(fitting)):
+            sql = f"SELECT {job} AS id FROM {rows} AND {job} IN ({names})"  # noqa: S608
+            found = tx.rows(sql, params | {"tag": where.tag, "after": where.after})
+            fitting -= set(params.values()) - {row["id"] for row in found}
     return fitting
+
+
+def _rows_of(where: Filter) -> list[tuple[str, str]]:
+    """Those of :data:`_ROWS` that the filter asks for."""
+    return [_ROWS[name] for name in _ROWS if getattr(where, name) != getattr(Filter(), name)]
 
 
 def _index_lists(where: Filter) -> list[Filter]:
@@ -197,7 +191,7 @@ def _index_lists(where: Filter) -> list[Filter]:
 
 def _columns(where: Filter) -> dict[str, Any]:
     """The columns of a job that have to be equal to what the filter asks for."""
-    chosen = dataclasses.asdict(where) | {"dead_letter": 1 if where.dead_letter else None}
+    chosen = dataclasses.asdict(where)
     return {name: chosen[name] for name in _COLUMNS if chosen.get(name) is not None}
 
 
