@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from server.domain.errors import FerrymanError
 from server.domain.service import ByUser, Service
@@ -36,6 +36,17 @@ class Allowance:
     """The table of the settings that the user is a member of with others."""
 
 
+class Quota(NamedTuple):
+    """The most that a user may have when a job is queued; 0: any number."""
+
+    queued: int = 0
+    """Jobs of its service that wait."""
+    stored: int = 0
+    """Bytes of bundles and results."""
+    uploaded: int = 0
+    """Bytes of bundles that are uploaded on one day, UTC."""
+
+
 class Allowances:
     """What each user may have.
 
@@ -51,6 +62,11 @@ class Allowances:
 
     def of(self, user: str) -> Allowance:
         return self._exceptions.get(user) or self._usual
+
+    def quota(self, service: Service, user: str) -> Quota:
+        """Of the user, when a job of the service is queued."""
+        allowed = self.of(user)
+        return Quota(service.queued_of(user), allowed.stored, allowed.uploaded)
 
     def has(self, user: str) -> bool:
         """Whether the settings say something about this user."""
@@ -96,18 +112,17 @@ class OverDay(FerrymanError):
         )
 
 
-def over_day(
-    user_id: str, used: int, size: int, most: int, now: Micros
-) -> DayUsed | OverDay | None:
-    """The refusal of an upload; None: it may be made.
+def check_day(user_id: str, used: int, size: int, most: int, now: Micros) -> None:
+    """Refuse an upload. Raises DayUsed, OverDay.
 
     Args:
         used: bytes that were uploaded on that day before.
-        most: 0: any number.
+        most: of a day.
     """
-    if not most or used + size <= most:
-        return None
-    return OverDay(user_id, size, most) if size > most else DayUsed(user_id, used, size, most, now)
+    if size > most:
+        raise OverDay(user_id, size, most)
+    if used + size > most:
+        raise DayUsed(user_id, used, size, most, now)
 
 
 def day_of(at: Micros) -> int:

@@ -15,15 +15,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from server.domain import access
-from server.domain.allowances import over_day
 from server.domain.errors import (
     BadField,
     BundleGone,
     BundleTooLarge,
-    FerrymanError,
     KeyReused,
-    QueueFull,
-    StorageFull,
     invalid,
     no_such_dependency,
 )
@@ -42,7 +38,7 @@ from server.domain.upload_fields import UploadRequest, check_children, given
 from server.stages.stage import Stage
 from server.storage.contents import memory_file
 from server.storage.scratch import ScratchFile
-from server.store import bundles, inserts, jobs, permits, queue, totals, users
+from server.store import bundles, inserts, jobs, permits
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -195,29 +191,13 @@ class Accept(Stage):
         Raises:
             QueueFull, StorageFull, DayUsed, OverDay
         """
-        refusal = await self._over_quota(request, size)
-        if refusal is not None and not (
-            await self._is_repeat(request.user_id, request.idempotency_key)
-        ):
-            raise refusal
-
-    async def _queued(self, service: str, user: str) -> int:
-        unmade = await self._database.read(queue.unmade, user)
-        return (await totals.now(self._database)).queued[service, user] + unmade[service]
-
-    async def _over_quota(self, request: UploadRequest, size: int) -> FerrymanError | None:
         user, service = request.user_id, request.service
-        most, more = service.queued_of(user), max(1, request.batch.total if request.batch else 1)
-        if most and await self._queued(service.name, user) + more > most:
-            return QueueFull(user, service.name, most, more)
-        allowed, now = self._settings.allowances.of(user), self._clock.now()
-        most = allowed.stored
-        if most and (stored := await self._database.read(inserts.stored_bytes, user)) + size > most:
-            return StorageFull(user, stored, most)
-        if not allowed.uploaded:
-            return None
-        used = await self._database.read(users.uploaded_on, user, now)
-        return over_day(user, used, size, allowed.uploaded, now)
+        most = self._settings.allowances.quota(service, user)
+        if not any(most) or await self._is_repeat(user, request.idempotency_key):
+            return
+        tasks = 0 if request.batch is None else request.batch.total
+        of = (user, service.name, size, self._clock.now(), tasks)
+        await self._database.write(inserts.check_quota, most, *of)
 
     async def __call__(
         self,
@@ -246,7 +226,7 @@ class Accept(Stage):
         request = await with_tasks(request, content.path, bundle)
         warnings = (*bundle.warnings, *self._not_offered(request), *self._not_chosen(request))
 
-        allowed = self._settings.allowances.of(request.user_id)
+        most = self._settings.allowances.quota(request.service, request.user_id)
 
         async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._database.write(
@@ -260,9 +240,7 @@ class Accept(Stage):
                     ticket=ticket,
                 ),
                 QUEUED,
-                request.service.queued_of(request.user_id),
-                allowed.stored,
-                allowed.uploaded,
+                most,
             )
             refers = is_new and job.bundle is not None and job.bundle.file == stored.file
             return (job, is_new), refers

@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from server.domain import access
+from server.domain.allowances import Quota
 from server.domain.errors import BadField, FerrymanError
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob
 from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_time
@@ -71,7 +72,7 @@ class Schedules(Stage):
         return (schedule.next_at - self._clock.now()) / SECOND
 
     async def _fire(self, schedule: Schedule) -> None:
-        now, by, most_queued = self._clock.now(), schedule.submitted_by, 0
+        now, by, most = self._clock.now(), schedule.submitted_by, Quota()
         next_at = now + _HOUR
         new: NewJob | str
         try:
@@ -84,10 +85,10 @@ class Schedules(Stage):
                 batch = replace(request.batch or BatchRequest(()), has_gather=True)
                 request = replace(request, batch=batch)
             new = new_job(request, schedule.bundle, now, by, schedule_id=schedule.id)
-            most_queued = request.service.queued_of(request.user_id)
-        most_stored = self._settings.allowances.of(schedule.user_id).stored
+            most = self._settings.allowances.quota(request.service, request.user_id)
+            most = most._replace(uploaded=0)  # the bundle of a schedule was uploaded once
         self._known[schedule.id], made = await self._database.write(
-            rows.fire, schedule, next_at, new, most_queued, most_stored
+            rows.fire, schedule, next_at, new, most
         )
         if isinstance(made, Job):
             self._measures.jobs.uploaded(now, made.service)
@@ -110,7 +111,11 @@ class Schedules(Stage):
         request = upload_request(own, self._services, principal)
         check_size(request, bundle)
         await with_tasks(request, content.path, bundle)  # it refuses what it refuses of an upload
-        now, allowed = self._clock.now(), self._settings.allowances.of(request.user_id)
+        now, most = (
+            self._clock.now(),
+            self._settings.allowances.quota(request.service, own["user_id"]),
+        )
+        most = most._replace(queued=0)  # it makes no job yet
         new = {
             "name": own["name"],
             "user_id": request.user_id,
@@ -125,7 +130,7 @@ class Schedules(Stage):
         }
 
         async def insert(stored: Bundle) -> tuple[Schedule, bool]:
-            made = await self._database.write(rows.insert, new, stored, allowed)
+            made = await self._database.write(rows.insert, new, stored, most)
             return made, made.bundle.file == stored.file
 
         schedule = await self._accept.store(content, bundle, insert)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
+from server.domain.allowances import Quota, check_day
 from server.domain.errors import BundleGone, QueueFull, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.permits import TicketUsed
@@ -13,25 +15,19 @@ from server.store.jobs import append_event
 from server.store.permits import use_ticket
 from server.store.queue import count_queued
 from server.store.statements import changed, queued
+from shared.clock import Micros
 from shared.sql import Tx
+
+NO_QUOTA: Final = Quota()
 
 
 def insert_job(
     tx: Tx,
     new: NewJob,
     message: str,
-    most_queued: int = 0,
-    most_stored: int = 0,
-    most_uploaded: int = 0,
+    most: Quota = NO_QUOTA,
 ) -> tuple[Job, bool]:
     """Add a job as Queued, with its first event.
-
-    Args:
-        most_queued: jobs of the user and service that may wait, this one included; 0: any
-            number. Counted in the transaction of the insert, as is
-        most_stored: bytes that bundles and results of the user may take; 0: any number.
-        most_uploaded: bytes of bundles that may be uploaded for the user on one day, this one
-            included; 0: any number.
 
     Returns:
         The job, and whether it is new: with an ``idempotency_key`` that the user has used
@@ -46,15 +42,8 @@ def insert_job(
         known = job_of_key(tx, new.user_id, new.idempotency_key)
         if known is not None:
             return known, False
-    if most_queued:
-        jobs = max(1, new.batch.total) if new.batch is not None else 1
-        if count_queued(tx, new.service, new.user_id) + jobs > most_queued:
-            raise QueueFull(new.user_id, new.service, most_queued, jobs)
-    check_bytes(tx, new.user_id, new.bundle.size, most_stored)
-    # The bundle of a schedule was uploaded once. Without a limit nothing is counted.
-    counts = most_uploaded > 0 and new.schedule_id is None
-    if counts:
-        users.check_uploads(tx, new.user_id, new.bundle.size, most_uploaded, new.created_at)
+    children = 0 if new.batch is None else new.batch.total
+    check_quota(tx, most, new.user_id, new.service, new.bundle.size, new.created_at, children)
     found = dependencies.check(tx, new) if new.after or new.inputs_from else {}
     if new.ticket is not None and not use_ticket(tx, new.ticket):
         raise TicketUsed
@@ -71,7 +60,7 @@ def insert_job(
     values |= {"queued_at": new.created_at, "waits_since": new.not_before or None}
     [row] = insert(tx, "jobs", values, "RETURNING *")
     job = records.job(row)
-    if counts:
+    if most.uploaded:  # without a limit nothing is counted
         users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)
     for tag in set(new.tags):
         insert(tx, "job_tags", {"tag": tag, "job_id": job.id})
@@ -98,11 +87,19 @@ def job_of_key(tx: Tx, user_id: str, key: str) -> Job | None:
     return records.job(rows[0]) if rows else None
 
 
-def check_bytes(tx: Tx, user: str, size: int, most: int) -> None:
-    """Raises StorageFull: more bytes than a user may have stored (0: any number)."""
-    stored = stored_bytes(tx, user) if most else 0
-    if most and stored + size > most:
-        raise StorageFull(user, stored, most)
+def check_quota(
+    tx: Tx, most: Quota, user: str, service: str, size: int, at: Micros, children: int = 0
+) -> None:
+    """Refuse a job that is more than its user may have, in a transaction that writes. Raises
+    QueueFull, StorageFull, DayUsed, OverDay. ``size``: of its bundle.
+    """
+    jobs = max(1, children)
+    if most.queued and count_queued(tx, service, user) + jobs > most.queued:
+        raise QueueFull(user, service, most.queued, jobs)
+    if most.stored and (stored := stored_bytes(tx, user)) + size > most.stored:
+        raise StorageFull(user, stored, most.stored)
+    if most.uploaded:
+        check_day(user, users.uploaded_on(tx, user, at), size, most.uploaded, at)
 
 
 def stored_bytes(tx: Tx, user_id: str) -> int:

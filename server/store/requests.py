@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any
 
-from server.domain.errors import QueueFull
+from server.domain.allowances import Quota
 from server.domain.jobs import Job, Move
 from server.domain.live import NewEvent
 from server.domain.upload_fields import TooManyTags, with_tags
 from server.store import jobs, records
 from server.store.columns import insert
 from server.store.events import append_new_event
-from server.store.queue import count_queued
+from server.store.inserts import check_quota
 from server.store.statements import changed, queued
 from shared.clock import Micros
 from shared.sql import Row, Tx
@@ -45,17 +45,15 @@ def retry(
 
     Args:
         rule: the move; raises what speaks against it.
-        most_queued: as of :func:`server.store.inserts.insert_job`.
+        most_queued: how many of the user's and the service's may wait; 0: any number.
 
     Returns:
         None: its parent does not wait for it.
     """
     job = jobs.get(tx, job_id)
-    move, most = rule(job), most_queued(job)
-    if most:
-        again = _queued_again(tx, job)
-        if count_queued(tx, job.service, job.user_id) + again > most:
-            raise QueueFull(job.user_id, job.service, most, again)
+    move, most = rule(job), Quota(most_queued(job))
+    again = _queued_again(tx, job) if most.queued else 1
+    check_quota(tx, most, job.user_id, job.service, 0, move.at, again)
     return jobs.move(tx, move)
 
 

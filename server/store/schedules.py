@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.domain.allowances import Allowance
+from server.domain.allowances import Quota
 from server.domain.errors import BundleGone, Conflict, FerrymanError
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.schedules import Schedule
 from server.store import bundles, records, users
 from server.store.columns import Columns
 from server.store.columns import insert as insert_row
-from server.store.inserts import check_bytes, insert_job
+from server.store.inserts import check_quota, insert_job
 from shared.clock import Micros
 from shared.sql import Row, Tx
 
@@ -27,7 +27,7 @@ def all_schedules(tx: Tx) -> list[Schedule]:
     return [of_row(row) for row in tx.rows("SELECT * FROM schedules ORDER BY id")]
 
 
-def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -> Schedule:
+def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, most: Quota) -> Schedule:
     """Add a schedule, which refers to its bundle. Raises Conflict, StorageFull, DayUsed, OverDay,
     BundleGone. ``new``: the columns that it is made with.
     """
@@ -40,12 +40,11 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -
     if len(of_user) >= MOST_OF_USER:
         message = f"user {user} has {MOST_OF_USER} schedules, which is the most; delete one first"
         raise Conflict("too_many_schedules", message)
-    check_bytes(tx, user, bundle.size, allowed.stored)
-    users.check_uploads(tx, user, bundle.size, allowed.uploaded, now)
+    check_quota(tx, most, user, new["service"], bundle.size, now)
     kept = bundles.refer_to(tx, bundle, now)
     if kept is None:
         raise BundleGone
-    if allowed.uploaded:
+    if most.uploaded:
         users.count_upload(tx, user, kept.size, now)
     values = {**new, "bundle_file": kept.file}
     values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
@@ -54,23 +53,17 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -
 
 
 def fire(
-    tx: Tx,
-    schedule: Schedule,
-    next_at: Micros,
-    new: NewJob | str,
-    most_queued: int,
-    most_stored: int,
+    tx: Tx, schedule: Schedule, next_at: Micros, new: NewJob | str, most: Quota
 ) -> tuple[Schedule, Job | str]:
     """Move a schedule on to its next time and make the job.
 
     Args:
         new: the job, or why there can be none.
-        most_queued, most_stored: as :func:`server.store.inserts.insert_job` has them.
 
     Returns:
         The schedule, and the job or why there is none.
     """
-    made = _make(tx, schedule, new, most_queued, most_stored)
+    made = _make(tx, schedule, new, most)
     values = {"id": schedule.id, "next": next_at, "at": None, "job": None, "message": made}
     if isinstance(made, Job):
         values |= {"at": made.created_at, "job": made.id, "message": ""}
@@ -85,9 +78,7 @@ def fire(
     return of_row(row), made
 
 
-def _make(
-    tx: Tx, schedule: Schedule, new: NewJob | str, most_queued: int, most_stored: int
-) -> Job | str:
+def _make(tx: Tx, schedule: Schedule, new: NewJob | str, most: Quota) -> Job | str:
     if isinstance(new, str):
         return new
     [open_job] = tx.rows(_OPEN, {"id": schedule.id})
@@ -95,7 +86,7 @@ def _make(
         return f"skipped: job {open_job['id']} has not ended"
     message = f"queued by schedule {schedule.id} ({schedule.name})"
     try:
-        return insert_job(tx, new, message, most_queued, most_stored)[0]
+        return insert_job(tx, new, message, most)[0]
     except FerrymanError as refusal:
         return str(refusal)
 

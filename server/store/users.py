@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from server.domain.allowances import day_of, over_day
+from server.domain.allowances import day_of
 from server.store.migrations import TOP
 from server.store.queue import READY
 from server.store.statements import chunks
@@ -95,15 +95,6 @@ def _bytes(tx: Tx, users: Sequence[str], sql: str, **more: int) -> Counter[str]:
 def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:
     """Bytes of bundles that were uploaded for the user on the day of ``at``."""
     return uploaded(tx, at, user_id)[user_id]
-
-
-def check_uploads(tx: Tx, user_id: str, size: int, most: int, at: Micros) -> None:
-    """Raises DayUsed, OverDay: no upload of this size may be made. ``most``: bytes a day; 0: any
-    number.
-    """
-    refusal = over_day(user_id, uploaded_on(tx, user_id, at), size, most, at) if most else None
-    if refusal is not None:
-        raise refusal
 
 
 def count_upload(tx: Tx, user_id: str, size: int, at: Micros) -> None:

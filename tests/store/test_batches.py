@@ -8,6 +8,7 @@ import pytest
 
 from server.domain import batch as rules
 from server.domain import ending
+from server.domain.allowances import Quota
 from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
@@ -199,7 +200,7 @@ async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry
     parent = await array(jobs, 8, made=0)
     for batch in (BatchRequest(((0, 7, 1),)), None):
         with pytest.raises(QueueFull):
-            await jobs.insert(new(batch=batch), "queued", most_queued=8)
+            await jobs.insert(new(batch=batch), "queued", Quota(8))
     assert await jobs.database.write(queue.count_queued, "s", "ann") == 8
     over = await cancelled(jobs, parent)
     with pytest.raises(QueueFull):

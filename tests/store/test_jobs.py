@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.domain import states
-from server.domain.allowances import DAY, DayUsed
+from server.domain.allowances import DAY, DayUsed, Quota
 from server.domain.errors import NoSuchAttempt, NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Step
 from server.domain.upload_fields import TooManyTags
@@ -94,7 +94,7 @@ async def test_what_is_counted_survives_a_refusal_and_is_counted_again_after_wha
     assert (await jobs.totals()).queued == {("s", "ann"): 1}
     kept = jobs.database.memory[TOTALS]
     with pytest.raises(QueueFull):
-        await jobs.insert(new(), "queued", most_queued=1)
+        await jobs.insert(new(), "queued", Quota(queued=1))
     assert jobs.database.memory[TOTALS] is kept
 
     def undone(tx: Tx) -> None:
@@ -137,7 +137,7 @@ async def test_a_job_that_is_not_there_says_so(jobs: Store) -> None:
 
 async def test_a_key_makes_one_job_however_often_and_for_whomever_it_is_sent(jobs: Store) -> None:
     keyed = new(idempotency_key="k")
-    results = await asyncio.gather(*(jobs.insert(keyed, "queued", 1) for _ in range(5)))
+    results = await asyncio.gather(*(jobs.insert(keyed, "queued", Quota(1)) for _ in range(5)))
     assert len({job.id for job, _ in results}) == 1
     assert [fresh for _, fresh in results].count(True) == 1, "a repeat does not wait, too"
     assert (await jobs.insert(new("bob", idempotency_key="k"), "queued"))[1]
@@ -151,17 +151,17 @@ SIZE = new().bundle.size if new().bundle else 0
 @each(
     "names, most, one, why",
     [
-        ("count", {"most_queued": 3}, {"most_queued": 1}, QueueFull),
-        ("bytes", {"most_stored": 3 * SIZE}, {"most_stored": SIZE}, StorageFull),
-        ("day", {"most_uploaded": 3 * SIZE}, {"most_uploaded": SIZE}, DayUsed),
+        ("count", Quota(queued=3), Quota(queued=1), QueueFull),
+        ("bytes", Quota(stored=3 * SIZE), Quota(stored=SIZE), StorageFull),
+        ("day", Quota(uploaded=3 * SIZE), Quota(uploaded=SIZE), DayUsed),
     ],
 )
 async def test_of_fifty_at_once_as_many_are_taken_as_may_be(jobs, names, most, one, why):
     ann, bob = f"ann-{names}", f"bob-{names}"
     created: dict[str, Any] = {"created_at": 10 + ["count", "bytes", "day"].index(names) * DAY}
     ends = await asyncio.gather(
-        *(jobs.insert(new(ann, **created), "queued", **most) for _ in range(50)),
-        *(jobs.insert(new(bob, **created), "queued", **one) for _ in range(2)),
+        *(jobs.insert(new(ann, **created), "queued", most) for _ in range(50)),
+        *(jobs.insert(new(bob, **created), "queued", one) for _ in range(2)),
         return_exceptions=True,
     )
     assert [type(end) is tuple for end in ends].count(True) == 3 + 1
@@ -172,10 +172,10 @@ async def test_of_fifty_at_once_as_many_are_taken_as_may_be(jobs, names, most, o
 
 
 async def test_uploads_count_for_their_day_and_services_have_queues_of_their_own(jobs):
-    await jobs.insert(new(), "queued", most_queued=1, most_uploaded=SIZE)
-    await jobs.insert(new(service="t"), "queued", most_queued=1)
+    await jobs.insert(new(), "queued", Quota(queued=1, uploaded=SIZE))
+    await jobs.insert(new(service="t"), "queued", Quota(queued=1))
     tomorrow = new(created_at=10 + DAY)
-    await jobs.insert(tomorrow, "queued", most_uploaded=SIZE)
+    await jobs.insert(tomorrow, "queued", Quota(uploaded=SIZE))
     assert await jobs.uploaded("ann", 10) == await jobs.uploaded("ann", 10 + DAY) == SIZE
     await jobs.forget_old(10 + 32 * DAY)
     assert (await jobs.uploaded("ann", 10), await jobs.uploaded("ann", 10 + DAY)) == (0, SIZE)
@@ -284,7 +284,7 @@ async def test_a_job_has_thirty_two_tags_at_most_however_they_come(jobs: Store) 
 
 async def test_users_are_listed_by_name_with_what_each_has(jobs: Store) -> None:
     for user in ("bob", "ann", "zoe", "ann", "Bob"):
-        await jobs.insert(new(user), "queued", most_uploaded=100)
+        await jobs.insert(new(user), "queued", Quota(uploaded=100))
     for begin, most, found in (
         ("", 10, ["Bob", "ann", "bob", "zoe"]),
         ("", 2, ["Bob", "ann"]),
