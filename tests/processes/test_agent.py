@@ -126,7 +126,8 @@ def test_tasks_share_a_sandbox_and_keep_results_of_their_own(running) -> None:
         receipt = json.loads(files["ferryman.json"])
         assert (receipt["job"], receipt["exit_code"], ended["exit_code"]) == (job, *[index % 2] * 2)
         assert ended["status"] == ("Completed", "Failed")[index % 2]
-        assert set(files) == {"run.sh", "mine", "stdout.log", "stderr.log", "ferryman.json"}
+        assert set(files) == {"mine", "stdout.log", "stderr.log", "ferryman.json", "inputs.sha256"}
+        assert files["inputs.sha256"].endswith(b"  run.sh\n")
     workers = {ended["loc"] for ended in ends}
     assert len(workers) <= 2, workers
 
