@@ -24,7 +24,7 @@ from server.http.context import Context
 from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
-from server.store import inserts, queue, statistics, totals, users
+from server.store import queue, statistics, totals, users
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -71,11 +71,12 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         )
     today = None
     if allowed.uploaded:
-        today = _quota(await context.database.read(users.uploaded_on, user, now), allowed.uploaded)
+        uploaded = (await context.database.read(users.uploaded, now, user))[user]
+        today = _quota(uploaded, allowed.uploaded)
         today["renewed_at"] = utc(end_of_day(now))
     found: dict[str, Any] = {
         "user_id": user,
-        "stored": _quota(await context.database.read(inserts.stored_bytes, user), allowed.stored),
+        "stored": _quota((await context.database.read(users.stored, user))[user], allowed.stored),
         "uploaded_today": today,
         "uploads": _quota(context.uploads.of_user(user), allowed.uploads),
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,

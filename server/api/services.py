@@ -70,7 +70,7 @@ async def resume(request: web.Request, context: Context) -> ServiceDoc:
     """Send the jobs of a paused service again."""
     name, by = request.match_info["name"], request[PRINCIPAL].name
     return await service_document(
-        request[PRINCIPAL], context, await context.services.resume(name, by)
+        request[PRINCIPAL], context, await context.services.pause(name, None, by)
     )
 
 

@@ -104,7 +104,7 @@ async def token_page(context: Context, chosen: Mapping[str, str], limit: int) ->
     every = chosen.get("ended", "0")
     if every not in ("1", "true", "0", "false"):
         raise BadField("ended", "invalid_ended", f"ended should be 1 or 0, not {every[:32]!r}")
-    now = context.tokens.now()
+    now = context.clock.now()
     which = TokenFilter(
         chosen.get("name"),
         None if role is None else _role(role),
@@ -220,7 +220,7 @@ async def page(request: web.Request, context: Context) -> TokenPage:
 async def revoke(request: web.Request, context: Context) -> TokenDoc:
     """Refuse the token from now on."""
     record = await context.tokens.revoke(request.match_info["token"], request[PRINCIPAL].name)
-    return token_document(record, context.tokens.now())
+    return token_document(record, context.clock.now())
 
 
 async def rotate(request: web.Request, context: Context) -> web.StreamResponse:
@@ -251,7 +251,7 @@ async def whoami(request: web.Request, context: Context) -> WhoAmI:
 
 
 def _shown_once(context: Context, record: TokenRecord, text: str) -> NewTokenDoc:
-    fields = token_fields(record, context.tokens.now())
+    fields = token_fields(record, context.clock.now())
     return NewTokenDoc(**fields, token=text, message="" if context.known.needed else _OPEN)
 
 

@@ -174,15 +174,10 @@ class Services(Mapping[str, Service]):
         log.info("service.retired", service=name, by=by)
         return self.find(name)
 
-    async def pause(self, name: str, message: str, by: str) -> Service:
-        """Send none of its jobs; those that were sent go on. Raises NoSuchService."""
-        return await self._set_paused(name, message, by)
-
-    async def resume(self, name: str, by: str) -> Service:
-        """Send its jobs again. Raises NoSuchService."""
-        return await self._set_paused(name, None, by)
-
-    async def _set_paused(self, name: str, message: str | None, by: str) -> Service:
+    async def pause(self, name: str, message: str | None, by: str) -> Service:
+        """Send none of its jobs, and say why; those that were sent go on. Without a message they
+        are sent again. Raises NoSuchService.
+        """
         self.find(name)
         now = self._clock.now()
         self._keep(await self._database.write(services.set_paused, name, message, now))

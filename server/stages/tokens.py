@@ -238,10 +238,6 @@ class Tokens(Stage):
         found = await self._database.read_list(tokens.page, which, limit, before)
         return [self._with_use(one) for one in found]
 
-    def now(self) -> Micros:
-        """The time by which tokens expire."""
-        return self._clock.now()
-
     async def _change(self, token_id: str, change: Callable[[TokenRecord], TokenRecord]) -> None:
         record = await self._database.write(tokens.change, token_id, change)
         if record is None:

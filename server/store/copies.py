@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.store import bundles, dependencies, retention, schedules
+from server.store.statements import chunks
 from shared.sqlite.database import Transacting
 
 LEAST_SKIPPED: Final = 1_000_000
@@ -83,7 +84,10 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs, and schedules (numbers below 0), out of a copy, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
-    tx, left_out = Transacting(connection), _with_children(connection, set(job_ids))
+    tx, left_out = Transacting(connection), set(job_ids)
+    for names, params in chunks(sorted(left_out)):
+        sql = f"SELECT id FROM jobs WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
+        left_out |= {row["id"] for row in tx.rows(sql, params)}
     jobs = sorted(number for number in left_out if number > 0)
     for number in left_out.difference(jobs):
         schedules.delete(tx, -number)
@@ -92,19 +96,6 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     bundles.release_files(tx, jobs)
     retention.delete_rows(tx, jobs)
     connection.execute("COMMIT")
-
-
-def _with_children(connection: sqlite3.Connection, job_ids: set[int]) -> set[int]:
-    found = set(job_ids)
-    new = found
-    while new:
-        new = {
-            row[0]
-            for parent in new
-            for row in connection.execute("SELECT id FROM jobs WHERE parent_id = ?", (parent,))
-        } - found
-        found |= new
-    return found
 
 
 def become_another(
@@ -130,14 +121,9 @@ def become_another(
         The number of the next job.
     """
     connection.execute("BEGIN IMMEDIATE")
-    rows = connection.execute("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
-    identities = dict(rows.fetchall())
-    before = json.loads(identities.get("former", "[]"))
-    if beside is not None:
-        before += [*beside.former, beside.server]
-    if "server" in identities:
-        before.append(identities["server"])
-    names = list(dict.fromkeys(before)) if follow else []
+    was = marks(connection)
+    before = [*was.former, *(() if beside is None else (*beside.former, beside.server)), was.server]
+    names = list(dict.fromkeys(filter(None, before))) if follow else []
     for key, value in (("server", new), ("former", json.dumps(names))):
         _set(connection, key, value)
     # What it signed is good no more: links, tickets and sessions may have ended since.

@@ -16,7 +16,7 @@ from server.store.listed import Filter
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx
-from shared.wire import JobState
+from shared.wire import JobState, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +106,32 @@ def append_new_event(
     """Write an event that is no move, in the transaction of what it describes. ``state``: the
     job's.
     """
-    values = {
+    append(tx, [values_of(key, state, agent, at, new)])
+
+
+def values_of(
+    key: AttemptKey,
+    state: JobState,
+    agent: str | None,
+    at: Micros,
+    new: NewEvent,
+    before: JobState | None = None,
+    reason: Reason | None = None,
+) -> dict[str, Any]:
+    """The columns of an event; of a move with the state before it, and why it was made."""
+    return {
         "job_id": key.job_id,
         "at": at,
         "attempt": key.attempt,
-        "before": None,
+        "before": before,
         "state": state,
-        "reason": None,
+        "reason": reason,
         "message": new.message,
         "event": new.event,
         "level": new.level,
         "agent": agent,
         "fields": json.dumps(dict(new.fields)) if new.fields else "{}",
     }
-    append(tx, [values])
 
 
 def append_live(

@@ -96,15 +96,10 @@ def check_quota(
     jobs = max(1, children)
     if most.queued and count_queued(tx, service, user) + jobs > most.queued:
         raise QueueFull(user, service, most.queued, jobs)
-    if most.stored and (stored := stored_bytes(tx, user)) + size > most.stored:
+    if most.stored and (stored := users.stored(tx, user)[user]) + size > most.stored:
         raise StorageFull(user, stored, most.stored)
     if most.uploaded:
-        check_day(user, users.uploaded_on(tx, user, at), size, most.uploaded, at)
-
-
-def stored_bytes(tx: Tx, user_id: str) -> int:
-    """As :func:`server.store.users.stored`, of one."""
-    return users.stored(tx, user_id)[user_id]
+        check_day(user, users.uploaded(tx, at, user)[user], size, most.uploaded, at)
 
 
 def _add_batch(tx: Tx, job_id: int, batch: BatchRequest) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
+from server.domain.live import NewEvent
 from server.store import children, dependencies, events, records, statements, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
@@ -110,19 +110,9 @@ def append_event(tx: Tx, job: Job, before: JobState | None, step: Step) -> None:
 
 def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
     """The columns of a step's event."""
-    values = {
-        "job_id": job.id,
-        "at": step.at,
-        "attempt": job.attempt,
-        "before": before,
-        "state": step.to,
-        "reason": step.reason,
-        "message": step.message,
-        "event": step.event or f"job.{step.to.lower()}",
-        "level": _LEVELS.get(step.to, "info"),
-        "agent": job.agent,
-        "fields": json.dumps(dict(step.fields)) if step.fields else "{}",
-    }
+    event = step.event or f"job.{step.to.lower()}"
+    new = NewEvent(event, step.message, _LEVELS.get(step.to, "info"), step.fields)
+    values = events.values_of(job.key, step.to, job.agent, step.at, new, before, step.reason)
     if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
         tx.rows(_FOLD, values)
     return values

@@ -92,11 +92,6 @@ def _bytes(tx: Tx, users: Sequence[str], sql: str, **more: int) -> Counter[str]:
     return found
 
 
-def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:
-    """Bytes of bundles that were uploaded for the user on the day of ``at``."""
-    return uploaded(tx, at, user_id)[user_id]
-
-
 def count_upload(tx: Tx, user_id: str, size: int, at: Micros) -> None:
     """Count an upload."""
     tx.rows(

@@ -129,7 +129,7 @@ def _one(
         "account/token.html",
         status=typed.status if typed else HTTPStatus.OK,
         title=f"Token {record.id}",
-        token=token_document(record, site.context.tokens.now()),
+        token=token_document(record, site.context.clock.now()),
         typed=typed,
         values=typed.values if typed else {},
         notice=_SAID.get(request.query.get("done", "")),
@@ -145,7 +145,7 @@ def _once(
         "account/token_once.html",
         status=status,
         title="A token" if status == HTTPStatus.CREATED else "Another secret",
-        token=token_document(record, site.context.tokens.now()),
+        token=token_document(record, site.context.clock.now()),
         text=text,
         needed=site.context.known.needed,
     )

@@ -30,7 +30,7 @@ from server.http.problems import Refusal, translate, wants_page
 from server.http.route import JOB_PAGE, json_answer
 from server.stages.accept import QUEUED
 from server.stages.read import job_of_key, read_job
-from server.store import inserts, users
+from server.store import users
 from server.web.site import PageRoute, Site
 from server.web.upload_form import (
     FROM,
@@ -203,9 +203,9 @@ async def _quota(site: Site, user: str) -> dict[str, tuple[int, int]]:
     context = site.context
     allowed, found = context.settings.allowances.of(user), {}
     if allowed.stored:
-        found["Stored"] = (await context.database.read(inserts.stored_bytes, user), allowed.stored)
+        found["Stored"] = ((await context.database.read(users.stored, user))[user], allowed.stored)
     if allowed.uploaded:
-        used = await context.database.read(users.uploaded_on, user, context.clock.now())
+        used = (await context.database.read(users.uploaded, context.clock.now(), user))[user]
         found["Uploaded today"] = (used, allowed.uploaded)
     return found
 

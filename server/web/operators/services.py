@@ -81,7 +81,7 @@ def _decide(action: str) -> Handler:
                 typed = str((await request.post()).get("message", ""))
                 await services.pause(name, message_of(typed, PAUSED), by)
             elif action == "resume":
-                await services.resume(name, by)
+                await services.pause(name, None, by)
             else:
                 await services.retire(name, by)
         except Conflict as problem:
