@@ -23,7 +23,8 @@ from shared.clock import SECOND, Micros
 from shared.sql import Database, Tx
 
 log = structlog.get_logger()
-_AT_ONCE: Final = 200
+_AT_ONCE: Final = 50
+"""Jobs in a transaction, which overwrites the bytes of small contents while others wait."""
 _FILES_AT_ONCE: Final = 1_000
 _ORPHANS_EVERY_S: Final = 3_600.0
 _ORPHAN_AGE_S: Final = 86_400.0

@@ -336,7 +336,7 @@ def by_kernel(monkeypatch) -> list[int]:
     "header, part",
     [({}, slice(None)), ({"Range": "bytes=1000000-9000000"}, slice(1_000_000, 9_000_001))],
 )
-async def test_a_section_of_a_file_is_sent_by_the_kernel(tmp_path, by_kernel, header, part):
+async def test_a_file_is_sent_by_the_kernel(tmp_path, by_kernel, header, part):
     async with sending(tmp_path) as app, ClientSession() as session:
         for _ in range(2):  # the connection is good for another answer
             app.ended.clear()
