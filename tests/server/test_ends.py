@@ -180,7 +180,7 @@ MANY = ["out/a.csv", "out/deep/b.csv", "x/best.pdb", "scratch.bin"]
         (["out.txt"], 0, {}, {*BUNDLE, "out.txt"}),
         # What is not asked for does not count for the limit of results.
         (MANY, 0, {"outputs": "out/*.csv, best.pdb,nothing*"}, {"out/a.csv", "x/best.pdb"}),
-        (["data/x", "y"], 0, CHANGED, {"data/x", "data/same.txt"}),
+        (["data/x", "y"], 0, CHANGED, {"data/x", "data/same.txt", "inputs.sha256"}),
         (["scratch"], 3, {"outputs": "best.pdb"}, set()),
     ],
 )
