@@ -29,7 +29,7 @@ from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
 from server.stages.merged_results import Part, given_bundle, local_copies, opened_source
 from shared.files.archives.result_index import ResultIndex
-from shared.files.archives.zip_directory import ZipEntry, read_part
+from shared.files.archives.zip_directory import EARLIEST, ZipEntry, read_part
 from shared.files.archives.zip_index import ListedFile, spellings
 from shared.files.names import BundleError, shown
 from shared.files.opened import closing_fd
@@ -324,7 +324,9 @@ def _pieces(path: Path, entry: ZipEntry, start: int, stop: int) -> Iterator[byte
 
 
 def modified_at(dos: int) -> datetime | None:
-    """DOS date and time, which our agents write in UTC."""
+    """DOS date and time, which our agents write in UTC; None: it says none, as in a bundle."""
+    if dos == EARLIEST:
+        return None
     date, time = dos >> 16, dos & 0xFFFF
     try:
         return datetime(

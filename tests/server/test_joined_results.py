@@ -156,6 +156,7 @@ async def test_new_files_are_listed_first_and_each_is_read_where_it_is(served: S
             *((path, False) for path in NEW),
             *((path, True) for path in sorted(KEPT, reverse=True)),
         ]
+        assert listed[-1]["modified_at"] is None, "a bundle has no times"
         paged, query = list[str](), "limit=2"
         while query:
             found = await here.document(f"files?{query}")

@@ -19,6 +19,7 @@ from typing import IO, Final
 
 from shared.files.archives.inputs_list import folder_of, not_there, read_list
 from shared.files.archives.zip_directory import (
+    EARLIEST,
     FILE,
     FOLDER,
     MAX_32,
@@ -35,8 +36,6 @@ from shared.files.archives.zip_directory import (
 from shared.files.names import BundleError, PathSet, UnsafeName, safe_path
 
 _CHUNK: Final = 1 << 17
-_EARLIEST: Final = 1 << 21 | 1 << 16
-"""1980-01-01 in DOS's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ def merged(source: Source) -> bytes:
 
 
 def _text(name: str, text: bytes, offset: int) -> Headers:
-    headers = Headers(name, _EARLIEST, FILE, offset)
+    headers = Headers(name, EARLIEST, FILE, offset)
     headers.size = headers.packed = len(text)
     headers.crc = zlib.crc32(text)
     return headers
@@ -265,4 +264,4 @@ def _valid(modified: int) -> int:
     month, day = modified >> 21 & 15, modified >> 16 & 31
     hour, minute, seconds = modified >> 11 & 31, modified >> 5 & 63, modified & 31
     ok = 1 <= month <= 12 and day and hour < 24 and minute < 60 and seconds < 30
-    return modified if ok else _EARLIEST
+    return modified if ok else EARLIEST

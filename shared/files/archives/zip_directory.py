@@ -26,6 +26,8 @@ from shared.files.names import BundleError
 
 STORED: Final = 0
 DEFLATED: Final = 8
+EARLIEST: Final = 1 << 21 | 1 << 16
+"""DOS date and time of 1980-01-01: that of every file of a bundle, and where none is known."""
 MAX_MERGED: Final = 200_000
 """Files and folders of other jobs that an attempt may get."""
 MAX_LISTED: Final = 250_000

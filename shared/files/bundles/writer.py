@@ -9,7 +9,7 @@ from typing import Final
 
 from isal import isal_zlib
 
-from shared.files.archives.zip_directory import FILE, PROGRAM, Headers, end_records
+from shared.files.archives.zip_directory import EARLIEST, FILE, PROGRAM, Headers, end_records
 from shared.files.bundles.format import (
     ENTRY,
     GATHER,
@@ -39,8 +39,6 @@ _CRLF: Final = (
     "run.sh has Windows line endings (CRLF): a shell takes the CR as part of its commands; save it "
     "with line endings of Unix (LF)"
 )
-_1980: Final = 1 << 21 | 1 << 16
-"""DOS date and time of every file: when it was sent is no part of a bundle."""
 
 
 class _OpenFile:
@@ -48,7 +46,7 @@ class _OpenFile:
 
     def __init__(self, path: str, offset: int, executable: bool) -> None:
         self.path, self.offset, self.executable = path, offset, executable
-        self.headers = Headers(path, _1980, FILE, offset)
+        self.headers = Headers(path, EARLIEST, FILE, offset)
         # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
         self.headers.zip64 = True
         self.sha256 = hashlib.sha256()
