@@ -1,7 +1,7 @@
 """Upload → Queued: an upload that was answered with 201 is never lost.
 
-Bytes before row: the bundle is stored before the job exists, so a crash leaves an orphan file,
-never a job without its bundle.
+A large bundle is stored before the job exists, so a crash leaves an orphan file, never a job
+without its bundle; a small one is a row of the job's transaction.
 """
 
 from __future__ import annotations

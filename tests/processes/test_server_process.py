@@ -25,8 +25,9 @@ from server.store.migrations import MIGRATIONS
 from tests.kit import programs
 from tests.kit.command_line import fresh
 from tests.kit.disks import fill, mounted
-from tests.kit.programs import Program, form, until
+from tests.kit.programs import Pair, Program, form, until
 from tests.kit.raw_archives import FORM
+from tests.processes.sleeping import Sleep
 
 LARGE = form({"run.sh": b"true\n", "big": bytes(3 << 20)})
 """An upload with a part too large to be kept in memory."""
@@ -129,6 +130,35 @@ def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
         filler.unlink()
         assert upload(server)[0] == 201
         until(lambda: get(server, "/health")[0] == 200, "health remembers")
+
+
+def test_small_contents_for_which_the_database_has_no_room_are_refused_or_wait(tmp_path: Path):
+    """Also where no space is kept free, so that only the write of the row finds the disk full."""
+    settings = '[server]\nmin_free = "0B"\ncleaner_interval = "0.2s"\n'
+    pair, sleep = Pair(tmp_path, settings), Sleep()
+
+    def contents(names: str) -> set[str]:
+        with closing(sqlite3.connect(pair.server.data / "ferryman.sqlite")) as database:
+            return {name for (name,) in database.execute(names) if name}
+
+    with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=16m", "tmpfs"), pair.running():
+        job_id = pair.submit(f"head -c 20000 /dev/urandom > out\n{sleep}\ntrue\n")
+        pair.until(job_id, "Running")
+        filler, accepted = fill(pair.server.data), {job_id}
+        while (answer := upload(pair.server, 20_000))[0] == 201:
+            accepted.add(answer[1]["id"])  # into room that the database had already
+        assert answer[0] == 507, answer
+        sleep.end()
+        failed = "payload.failed", "payload.not_fetched"
+        until(lambda: any(event in pair.server.log for event in failed), "its result has room")
+        assert pair.status(job_id) != "Completed"
+        filler.unlink()
+        for accepted_id in accepted:
+            pair.until(accepted_id, "Completed")
+            assert pair.result(accepted_id).testzip() is None
+        assert {job["id"] for job in pair.json("/jobs?limit=500")["items"]} == accepted
+        named = "SELECT file FROM bundles UNION SELECT result_file FROM attempts"
+        assert contents("SELECT name FROM contents") == contents(named)
 
 
 def test_health_answers_while_the_disk_does_not(tmp_path: Path) -> None:
