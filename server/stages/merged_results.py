@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Bundle, FileKind, Job, Result
@@ -20,6 +21,8 @@ from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 
 Run: TypeAlias = Callable[..., Awaitable[Any]]
+_IN_MEMORY: Final = 128 << 10
+"""Bytes of a table of contents, of each that is sent; so a full disk keeps nobody from a result."""
 _NOTED: Final = 1_000
 """Results that a note names; of the others it says how many."""
 
@@ -173,16 +176,22 @@ async def merged_results(
 
     Raises:
         UnusableResult
-        OSError: the disk is too full for the table of contents.
+        OSError: the disk is too full for a large table of contents.
     """
     async with scratch.file() as file:
-        merge = await asyncio.to_thread(lambda: Merge(file.path.open("x+b"), file.reserve))
-        try:
-            merged = MergedResults(contents, merge, note, run)
+        file.made = False  # what is larger than memory may be has no name
+        listed = 0
+
+        def reserve(count: int) -> None:
+            nonlocal listed
+            before, listed = listed, listed + count
+            if listed > _IN_MEMORY:
+                file.reserve(count if before > _IN_MEMORY else listed)
+
+        with SpooledTemporaryFile(_IN_MEMORY, dir=str(file.path.parent)) as directory:
+            merged = MergedResults(contents, Merge(directory, reserve), note, run)
             await merged.add(parts, missing)
             yield merged
-        finally:
-            await asyncio.to_thread(merge.close)
 
 
 @asynccontextmanager

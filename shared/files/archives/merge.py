@@ -64,7 +64,7 @@ class Merge:
     any range are those of the ``parts`` of it.
 
     Args:
-        directory: an empty file for the table of contents; ``close`` closes it.
+        directory: an empty file for the table of contents.
         reserve: called before so many more bytes are written there; may raise OSError.
 
     Attributes:
@@ -171,9 +171,6 @@ class Merge:
             start += len(data)
             yield data
         yield self._end[max(0, start - self._listed) : max(0, stop - self._listed)]
-
-    def close(self) -> None:
-        self._directory.close()
 
 
 def merged(source: Source) -> bytes:
