@@ -106,11 +106,6 @@ class Tokens(Stage):
             self._uses[token_id] = now, peer
         return known[1]
 
-    def live(self, token_id: str) -> bool:
-        """Whether requests with this token are accepted."""
-        known = self._known.get(token_id)
-        return known is not None and known[0].live(self._clock.now())
-
     def revoked(self, token_id: str) -> bool:
         """Whether what was made with this token is worth nothing any more."""
         known = self._known.get(token_id)
