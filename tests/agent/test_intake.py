@@ -457,6 +457,7 @@ async def test_inputs_that_are_not_those_announced_or_cannot_be_used(
         ended = await agent.ended(answer["payload"]["id"])
         assert (ended["reason"], ended["interrupted"]) == (reason, False), inputs[:20]
         assert why in ended["message"]
+    await agent.until_holds(*FOLDERS)  # its files go after its end
 
 
 # -- a job-orchestrator server sends nothing but files

@@ -357,7 +357,7 @@ async def test_of_a_silent_agent_it_is_not_said_what_runs_there_now(fleet: Fleet
     found = await agent_of(fleet, agent.name)
     for where in (found, found["health"]):
         assert (where.get("running"), where.get("load")) == (None, None)
-    assert re.fullmatch(rf"agent {agent.name} has not said anything for [45] s", found["trouble"])
+    assert re.fullmatch(rf"agent {agent.name} has not said anything for \d+ s", found["trouble"])
     assert (found["up"], found["reachable"]) == (True, True)
 
 
