@@ -59,7 +59,7 @@ class ServerMetrics(ProgramMetrics):
         waiting: dict[Labels, float] = {("disk",): len(of.get.results.waiting)}
         text = "Results that cannot be stored now."
         found.append(gauge("ferryman_results_waiting", text, ("reason",), waiting))
-        found.append(_one("store_readable", "1: the store could be read.", bool(stored)))
+        found.append(_one("ferryman_store_readable", "1: the store could be read.", bool(stored)))
         return found
 
     async def _of_store(self, services: Mapping[str, Service]) -> list[Metric]:
@@ -77,12 +77,12 @@ class ServerMetrics(ProgramMetrics):
         text = "Since the oldest webhook that is to be sent was announced."
         return [
             *of_jobs(jobs, since, now, services),
-            _one("webhooks_oldest_seconds", text, oldest_s),
+            _one("ferryman_webhooks_oldest_seconds", text, oldest_s),
         ]
 
 
 def _one(name: str, text: str, value: float) -> Metric:
-    return gauge(f"ferryman_{name}", text, (), {(): float(value)})
+    return gauge(name, text, (), {(): float(value)})
 
 
 def of_jobs(
@@ -123,13 +123,15 @@ def _of_loops(troubles: Sequence[Trouble], loops: Sequence[Loop]) -> list[Metric
 def _of_disk(disk: Disk | None, database: int | None) -> list[Metric]:
     found = []
     if database is not None:
-        found.append(_one("database_bytes", "Bytes of the database's file.", database))
+        found.append(_one("ferryman_database_bytes", "Bytes of the database's file.", database))
     if disk is not None:
         least = "Free bytes that uploads must leave: min_free."
         found += [
-            _one("disk_free_bytes", "Free bytes of the disk of the data folder.", disk.free),
-            _one("disk_size_bytes", "Bytes of that disk.", disk.total),
-            _one("disk_min_free_bytes", least, disk.min_free),
+            _one(
+                "ferryman_disk_free_bytes", "Free bytes of the disk of the data folder.", disk.free
+            ),
+            _one("ferryman_disk_size_bytes", "Bytes of that disk.", disk.total),
+            _one("ferryman_disk_min_free_bytes", least, disk.min_free),
         ]
     return found
 
