@@ -32,10 +32,7 @@ class Part(Enum):
 class _File:
     """A file as it was given."""
 
-    inode: int
-    size: int
-    changed: int
-    """``ctime``: the file system sets it whenever the file changes, and no job can."""
+    fingerprint: tuple[int, int, int, int]
     sha256: str
     is_listed: bool
 
@@ -55,7 +52,7 @@ class Given:
         Args:
             listed: the result's list has it, since its server can take it from the bundle.
         """
-        self._files[path] = _File(*_fingerprint(status), sha256, listed)
+        self._files[path] = _File(_fingerprint(status), sha256, listed)
 
     def begin(self, folder: int) -> None:
         """The attempt may write from now on.
@@ -79,17 +76,20 @@ class Given:
         late that a change may have left the same times.
         """
         file = self._files.get(path)
-        if file is None or (file.inode, file.size, file.changed) != _fingerprint(status):
+        if file is None or file.fingerprint != _fingerprint(status):
             return False
-        return True if file.changed < self._began else None
+        return True if file.fingerprint[-1] < self._began else None
 
     def has_content(self, path: str, fd: int) -> bool:
         """Whether the file, which is open, has the content that it was given with."""
         return _digest(fd) == self._files[path].sha256
 
 
-def _fingerprint(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_ctime_ns
+def _fingerprint(status: os.stat_result) -> tuple[int, int, int, int]:
+    """``ctime`` is the last: the file system sets it whenever the file changes, and no job can. A
+    mode can change without it, within one tick of its clock.
+    """
+    return status.st_ino, status.st_size, status.st_mode, status.st_ctime_ns
 
 
 def _digest(fd: int) -> str:

@@ -97,7 +97,6 @@ async def _send_made(
     """Made while it is sent. Raises UnusableResult."""
     stored, etag = part.result, part.etag
     known = await context.database.read(attempts.joined_sha256, key, stored)
-    digest = hashlib.sha256() if known is None else None
     headers = zip_headers(name, known, etag)
     async with merged_results(
         context.contents, context.scratch, [part], run=context.reads.run
@@ -105,12 +104,14 @@ async def _send_made(
         wanted = requested_part(request, whole.size, etag, headers)
         if isinstance(wanted, web.Response):
             return wanted
+        is_whole = wanted.status == HTTPStatus.OK and request.method == "GET"
+        digest = hashlib.sha256() if known is None and is_whole else None
 
         def chunks(start: int, stop: int) -> AsyncGenerator[bytes, None]:
             return whole.chunks(start, stop, digest)
 
         response = await send_chunks(request, wanted, headers, chunks)
-    if digest is not None and wanted.status == HTTPStatus.OK and request.method == "GET":
+    if digest is not None:
         await context.database.write(attempts.keep_joined, key, stored, digest.hexdigest())
     return response
 

@@ -133,6 +133,18 @@ def test_what_a_job_does_to_a_file_is_in_its_result(tmp_path, late, how) -> None
         assert read(made, path) == (job.tree / path).read_bytes()
 
 
+def test_a_mode_that_changes_within_a_tick_of_the_clock_is_noticed(tmp_path) -> None:
+    path, given = tmp_path / "a", Given()
+    path.write_text("x")
+    before = path.stat()
+    given.add("a", sha256(b"x").hexdigest(), before)
+    path.chmod(0o700)
+    found = list(path.stat())
+    times = {name: getattr(before, name) for name in ("st_mtime_ns", "st_ctime_ns")}
+    assert given.has("a", before) is None
+    assert given.has("a", os.stat_result(found, times)) is False
+
+
 def test_a_job_cannot_write_the_list(tree) -> None:
     job = Job(tree, BUNDLE)
     forged = f"{'0' * 64}  secret\n".encode()

@@ -7,7 +7,7 @@ import os
 import zipfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -27,7 +27,12 @@ NOISE = os.urandom(200_000)
 
 
 def ending_with_list(left: Mapping[str, bytes], paths: Iterable[str] = KEPT) -> bytes:
-    whole = io.BytesIO(zipped(left))
+    return _made(tuple(left.items()), tuple(paths))
+
+
+@cache  # a ZIP has the time at which it was made
+def _made(left: tuple[tuple[str, bytes], ...], paths: tuple[str, ...]) -> bytes:
+    whole = io.BytesIO(zipped(dict(left)))
     digest = hashlib.sha256(b"").hexdigest()
     with zipfile.ZipFile(whole, "a") as archive:
         archive.writestr("inputs.sha256", b"".join(list_line(digest, path) for path in paths))
