@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import secrets
 import zipfile
@@ -22,6 +23,7 @@ from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.storage.scratch import ScratchFile
 from shared.files.bundles.reader import BundleReader
+from shared.files.opened import to_end
 from shared.wire import PayloadDoc, PayloadState
 
 _CHUNK: Final = 1 << 20
@@ -53,7 +55,7 @@ class OrchestratorClient(Agent):
         assert job.bundle is not None, "only Cleaned jobs have none"
         contents = self._sessions.contents
         async with contents.local_copy(FileKind.BUNDLE, job.bundle) as bundle:
-            form = await asyncio.to_thread(_form, bundle, secrets.token_hex(16))
+            form = await to_end(functools.partial(_form, bundle, secrets.token_hex(16)))
             body = await self._post(self._upload, form)
         try:
             payload = _payload(body)
@@ -182,7 +184,7 @@ def _form(bundle: Path, boundary: str) -> Body:
 
 
 async def _from_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while (chunk := await asyncio.to_thread(next, source, None)) is not None:
+    while (chunk := await to_end(functools.partial(next, source, None))) is not None:
         yield chunk
 
 

@@ -7,8 +7,8 @@ is decided when the last child has ended (:mod:`server.domain.batch`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from server.stages import deferral
 from server.stages.stage import Core, Stage
 from server.store import batches, dependencies
 from shared.files.names import BundleError
+from shared.files.opened import to_end
 from shared.wire import JobState
 
 log = structlog.get_logger()
@@ -89,7 +90,7 @@ class Batches(Stage):
         names: tuple[str, ...] = ()
         if batch.bundle is not None:
             async with self._contents.local_copy(FileKind.BUNDLE, batch.bundle) as path:
-                names = await asyncio.to_thread(self._child_names, path)
+                names = await to_end(partial(self._child_names, path))
         while batch.made < batch.total:
             children: list[NewChild] = (
                 rules.folders(names[batch.made : batch.made + _CHILDREN_AT_ONCE])

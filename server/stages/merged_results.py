@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, Final, TypeAlias
@@ -18,7 +18,7 @@ from server.storage.scratch import Scratch
 from shared.files.archives.merge import Merge, Source
 from shared.files.bundles.reader import Hash, hashed
 from shared.files.names import BundleError
-from shared.files.opened import closing_fd
+from shared.files.opened import closing_fd, to_end
 
 Run: TypeAlias = Callable[..., Awaitable[Any]]
 _IN_MEMORY: Final = 128 << 10
@@ -156,6 +156,10 @@ class MergedResults:
                 yield piece
 
 
+async def _in_thread(work: Callable[..., Any], *args: Any) -> Any:
+    return await to_end(partial(work, *args))
+
+
 @asynccontextmanager
 async def merged_results(
     contents: Contents,
@@ -164,7 +168,7 @@ async def merged_results(
     *,
     note: str | None = None,
     missing: Sequence[str] = (),
-    run: Run = asyncio.to_thread,
+    run: Run = _in_thread,
 ) -> AsyncIterator[MergedResults]:
     """A ZIP of all parts, in their order. The results are read twice: directories first.
 
@@ -172,7 +176,7 @@ async def merged_results(
         note: name of a file at the root that says which results are left out, because they are gone
             or damaged; there only if one is. None: such a result is an error.
         missing: lines for it about results that there never were.
-        run: calls a function in a thread, with arguments.
+        run: calls a function in a thread, with arguments, and waits for its end.
 
     Raises:
         UnusableResult

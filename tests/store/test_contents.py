@@ -1,7 +1,9 @@
 """Small bundles and results are rows: written and deleted with the rows that refer to them."""
 
+import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from server.domain.allowances import Quota
 from server.domain.choose import Candidate
 from server.domain.errors import QueueFull
 from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Result
+from server.stages import merged_results
 from server.storage.contents import Contents
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
@@ -20,6 +23,7 @@ from server.store.claims import Offer
 from shared.ids import AttemptKey
 from shared.wire import JobState
 from tests.kit.store import Store, clean, end, new, result, service
+from tests.kit.waiting import turns
 from tests.kit.warm import open_files
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
@@ -158,3 +162,25 @@ async def test_a_row_takes_no_space_that_is_to_stay_free(contents, monkeypatch) 
     contents._scratch.measure()
     with pytest.raises(OSError, match="No space left"):
         await kept(contents, b"few", as_file=False)
+
+
+async def test_a_row_is_there_until_the_thread_that_reads_it_ends(contents, jobs, monkeypatch):
+    """Even if its caller is cancelled: the number of a closed memory file is the next one's."""
+    begun, go, read = threading.Event(), threading.Event(), list[bytes]()
+
+    def slow(_merge: object, _part: object, path: Path, _bundle: object) -> None:
+        begun.set()
+        go.wait(60)
+        read.append(path.read_bytes())
+
+    monkeypatch.setattr(merged_results, "_add", slow)
+    part = merged_results.Part("", await kept(contents, b"content", as_file=False))
+    merging = merged_results.merged_results(contents, contents._scratch, [part])
+    task = asyncio.create_task(merging.__aenter__())
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await turns(9)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert read == [b"content"]
