@@ -20,7 +20,7 @@ from server.domain import ending, outcome
 from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
-from server.stages.get import Get
+from server.stages.get import UNKNOWN_AFTER, Get
 from server.stages.read import read_job
 from server.stages.stage import Core, Stage
 from server.store import jobs
@@ -147,6 +147,8 @@ class Cancel(Stage):
                 if cancelled := await self._cancelled(job, message):
                     self._no_room.done(which)
                 return cancelled
+            if self._inbox.tries(which) >= UNKNOWN_AFTER:
+                return await self._cancelled(job, "cancelled; its result could not be fetched")
             self._inbox.put(agent, payload)  # it ended before the cancel: its end counts
         return False
 

@@ -38,7 +38,7 @@ from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
 log = structlog.get_logger()
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
-_UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
+UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 Rule = Callable[[Job, PayloadDoc], Move | None]
 """The move of a job to where its payload is."""
 
@@ -383,7 +383,7 @@ class Get(Stage):
         """Let the job of a report that fails again and again be Unknown, and at last be lost: an
         agent that fails for ever must not hold the slot for ever.
         """
-        if report.tries == _UNKNOWN_AFTER:
+        if report.tries == UNKNOWN_AFTER:
             why = f"the result cannot be fetched: {problem}"
             if isinstance(problem, OSError):
                 why = not_stored(problem)

@@ -201,6 +201,11 @@ class Inbox:
         """Whether it is being looked at, and was not forgotten."""
         return self._busy.get(report.which) is report
 
+    def tries(self, which: Which) -> int:
+        """How often what is known of a payload could not be followed."""
+        report = self._waiting.get(which) or self._busy.get(which)
+        return 0 if report is None else report.tries
+
     def taken(self) -> set[AttemptKey]:
         """Attempts that an agent has taken, and that is about to be written."""
         return {

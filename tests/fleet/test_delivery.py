@@ -125,14 +125,14 @@ async def test_a_result_that_cannot_be_fetched_for_too_long_does_not_hold_its_jo
     south.fetch = mock.Mock(side_effect=Unreachable("it arrives damaged", sent=True))
     south.end(payload, PayloadState.COMPLETED)
     await world.clock.advance(90.0)
-    if cancelled:
-        await world.jobs.request_cancel(1, world.steady.now())
     assert await world.state(1) is JobState.UNKNOWN
+    if cancelled:
+        assert (await world.cancel(LOCAL, 1)).state is JobState.CANCELLED
     for _ in range(2):
         await world.clock.advance(60.0)
     job = await world.jobs.get(1)
     assert job.state is (JobState.CANCELLED if cancelled else JobState.QUEUED)
-    assert "could not be fetched for" in job.message
+    assert "result could not be fetched" in job.message
 
 
 async def test_what_a_cancelled_job_left_is_bounded_too(world):
