@@ -1,108 +1,49 @@
-"""What the stores need of a database, whichever it is.
+"""A transaction, as the stores have it.
 
 SQL stays in the subset that SQLite and PostgreSQL share: named parameters, ``RETURNING``,
-``ON CONFLICT``, and ``now_us()``, the database's own clock in microseconds, which each adapter
-defines. ``shared.sqlite`` is the adapter of today.
+``ON CONFLICT``. Only ``shared.sqlite`` and this file know the driver.
 """
 
 from __future__ import annotations
 
-from asyncio import Future
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from sqlite3 import Connection, Row
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+__all__ = ["P", "Params", "Row", "T", "Tx", "listed"]
 T = TypeVar("T")
 P = ParamSpec("P")
 Params: TypeAlias = Mapping[str, Any]
 
 
-class Row(Protocol):
-    """A row that a statement returned."""
-
-    def __getitem__(self, column: str, /) -> Any: ...
-
-    def keys(self) -> Sequence[str]:
-        """The names of its columns, in their order."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """Its values, in the order of the columns."""
-        ...
-
-
-class Tx(Protocol):
+class Tx:
     """A transaction, in the database's thread. All that is done with it is kept, or nothing is.
 
     Attributes:
         listener: hears of what was committed; whoever opened the database gave it.
         memory: what is known of the database as this transaction left it, for those that come;
             emptied when anything that was written is undone. One that only reads has its own.
+        after: what is given to it is called in the event loop once the transaction is durable, in
+            the order of the commits, whatever has become of the caller; it must not raise.
     """
 
-    listener: Any
-    memory: dict[str, Any]
+    __slots__ = ("_connection", "after", "calls", "listener", "memory")
 
-    def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
+    def __init__(
+        self, connection: Connection, listener: Any = None, memory: dict[str, Any] | None = None
+    ) -> None:
+        self._connection, self.listener = connection, listener
+        self.memory = {} if memory is None else memory
+        self.calls: list[Callable[[], None]] = []
+        self.after = self.calls.append
+
+    def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
         """Run one statement; the rows it returns."""
-        ...
+        return self._connection.execute(sql, params or {}).fetchall()
 
-    def after(self, call: Callable[[], None]) -> None:
-        """To be called in the event loop once the transaction is durable, in the order of the
-        commits, whatever has become of the caller; it must not raise.
-        """
-        ...
-
-
-class Database(Protocol):
-    """Reads committed rows, and makes changes durable.
-
-    Attributes:
-        listener: given to all transactions.
-        memory: of the transactions that write; their thread changes it.
-    """
-
-    listener: Any
-    memory: dict[str, Any]
-
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        """Read committed rows."""
-        ...
-
-    async def read(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
-    ) -> T:
-        """Run ``work`` on one committed state of the database."""
-        ...
-
-    async def read_list(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
-    ) -> T:
-        """As :meth:`read`, for a caller's list: calls of :meth:`read` never wait for it."""
-        ...
-
-    async def write(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
-    ) -> T:
-        """Run ``work`` in a transaction; return its value once that is durable."""
-        ...
-
-    def submit(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
-    ) -> Future[T]:
-        """As :meth:`write`; several that are handed in one after the other are made in this order,
-        in one transaction as far as they fit.
-        """
-        ...
-
-    async def empty_log(self) -> bool:
-        """Cut off the log of changes, with what it holds of deleted rows. False: somebody reads."""
-        ...
-
-    async def maintain(self) -> bool:
-        """To be called now and then: give unused space back, some at a time. Returns whether there
-        is more.
-        """
-        ...
+    def each(self, sql: str) -> Iterable[Row]:
+        """As :meth:`rows`, one after the other, for rows that are too many to hold."""
+        return self._connection.execute(sql)
 
 
 def listed(values: Sequence[Any]) -> tuple[str, dict[str, Any]]:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from server.domain.jobs import FileKind
-from server.maintenance.files import Brought, bring
-from server.store import copies, stored_rows
+from server.maintenance.files import bring
+from server.store import copies
 from server.store.migrations import MIGRATIONS
+from server.store.retention import files_in_use
 from shared.clock import Clock, iso
 from shared.files import durable
-from shared.sqlite.files import check_version, connected, copy_database, schema_version
+from shared.sql import Tx
+from shared.sqlite.files import check_version, connected, copy_database
 
 DATABASE: Final = "ferryman.sqlite"
 MANIFEST: Final = "backup.json"
@@ -68,14 +69,35 @@ def back_up(
     work.mkdir(mode=0o700)
     try:
         with connected(db_path) as live:
-            check_version(live, db_path, len(MIGRATIONS))
+            schema = check_version(live, db_path, len(MIGRATIONS))
             copy_database(live, work / DATABASE)
             with connected(work / DATABASE) as copy:
                 copy.execute("PRAGMA foreign_keys=ON")
-                brought = bring(data_dir, work, copy, digests=digests)
-                gone = [file for file in brought.missing if not stored_rows.refers_to(live, file)]
+                brought = bring(data_dir, work, Tx(copy), digests=digests)
+                used = files_in_use(Tx(live), [file.name for file in brought.missing])
+                gone = [file for file in brought.missing if file.name not in used]
                 copies.leave_out(copy, {file.job_id for file in gone})
-                manifest = _manifest(copy, brought, gone, work, made_at, version)
+                server = copies.marks(Tx(copy)).server
+                (jobs,) = copy.execute("SELECT count(*) FROM jobs").fetchone()
+        lost = [file for file in brought.missing if file not in gone]
+        manifest = Manifest(
+            FORMAT,
+            made_at,
+            version,
+            schema,
+            server,
+            jobs,
+            brought.files[FileKind.BUNDLE],
+            brought.bytes[FileKind.BUNDLE],
+            brought.files[FileKind.RESULT],
+            brought.bytes[FileKind.RESULT],
+            (work / DATABASE).stat().st_size,
+            tuple(
+                f"{kind} of {file.owner}: {file.kind}/{file.name}"
+                for kind, files in (("missing file", lost), ("damaged file", brought.damaged))
+                for file in files
+            ),
+        )
         durable.fsync_file(work / DATABASE)
         text = work / f"{MANIFEST}.partial"
         text.touch(0o600)
@@ -87,32 +109,3 @@ def back_up(
         shutil.rmtree(work, ignore_errors=True)
         raise
     return manifest
-
-
-def _manifest(
-    copy: sqlite3.Connection,
-    brought: Brought,
-    gone: list[stored_rows.StoredFile],
-    work: Path,
-    made_at: str,
-    version: str,
-) -> Manifest:
-    lost = [file for file in brought.missing if file not in gone]
-    return Manifest(
-        FORMAT,
-        made_at,
-        version,
-        schema_version(copy),
-        copies.identity(copy),
-        copies.count_jobs(copy),
-        brought.files[FileKind.BUNDLE],
-        brought.bytes[FileKind.BUNDLE],
-        brought.files[FileKind.RESULT],
-        brought.bytes[FileKind.RESULT],
-        (work / DATABASE).stat().st_size,
-        tuple(
-            f"{kind} of {file.owner}: {file.kind}/{file.name}"
-            for kind, files in (("missing file", lost), ("damaged file", brought.damaged))
-            for file in files
-        ),
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +14,12 @@ from pathlib import Path
 from server.domain.jobs import FileKind
 from server.storage.contents import memory_file
 from server.storage.folder import stored_path
-from server.store import stored_rows
+from server.store import bundles, stored_rows
 from server.store.stored_rows import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader
 from shared.files.names import BundleError
+from shared.sql import Tx
 
 
 @dataclass(slots=True)
@@ -37,13 +37,11 @@ class Brought:
     damaged: list[StoredFile] = field(default_factory=list)
 
 
-def bring(
-    source: Path, target: Path, database: sqlite3.Connection, *, digests: bool = False
-) -> Brought:
+def bring(source: Path, target: Path, tx: Tx, *, digests: bool = False) -> Brought:
     """Link or copy the files below ``target``, durable, mode 0600.
 
     Args:
-        database: a copy, which has what is no file.
+        tx: of a copy, which has what is no file.
         digests: compare them with their rows, too, not only their sizes.
 
     Raises:
@@ -53,7 +51,7 @@ def bring(
     for kind in FileKind:
         (target / kind).mkdir(mode=0o700)
     seen = dict[Path, list[StoredFile] | None]()
-    for file in stored_rows.stored_files(database):
+    for file in stored_rows.stored_files(tx):
         there = stored_path(target, file.kind, file.name)
         if there in seen:  # jobs may share a bundle
             if (same := seen[there]) is not None:
@@ -61,7 +59,7 @@ def bring(
             continue
         seen[there] = None
         try:
-            with readable(source, database, file) as path:
+            with readable(source, tx, file) as path:
                 if path.is_relative_to(source):
                     there.parent.mkdir(mode=0o700, exist_ok=True)
                     _link_or_copy(path, there)
@@ -80,9 +78,9 @@ def bring(
 
 
 @contextmanager
-def readable(folder: Path, database: sqlite3.Connection, file: StoredFile) -> Iterator[Path]:
+def readable(folder: Path, tx: Tx, file: StoredFile) -> Iterator[Path]:
     """Where it can be read: its bytes in memory where they are a row, else below the folder."""
-    if (row := stored_rows.content(database, file)) is None:
+    if (row := bundles.content(tx, file.name)) is None:
         yield stored_path(folder, file.kind, file.name)
     else:
         with memory_file(row) as path:

@@ -28,6 +28,7 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
 from shared.files.durable import FolderLock
+from shared.sql import Tx
 from shared.sqlite.database import Database
 from shared.sqlite.files import connected, copy_database
 from shared.steady_clock import FILE as CLOCK
@@ -91,14 +92,13 @@ def restore(
                 copy_database(source, staged)
             made += [data_dir / kind for kind in FileKind]
             with connected(staged) as copy:
-                brought = bring(backup, data_dir, copy, digests=digests)
-                jobs = copies.count_jobs(copy)
+                brought = bring(backup, data_dir, Tx(copy), digests=digests)
             lost = len(brought.missing) + len(brought.damaged)
             if lost > len(manifest["incomplete"]):
                 raise BadBackup(f"{backup}: {lost} files are missing or damaged")
             asyncio.run(_upgrade(staged))
             with connected(staged) as copy:
-                tokens = tuple(copies.live_tokens(copy, clock.now()))
+                tokens = tuple(copies.live_tokens(Tx(copy), clock.now()))
             first = as_another(data_dir, staged, skip, follow=not rehearsal)
         except sqlite3.DatabaseError as problem:
             raise BadBackup(f"{backup}: {problem}") from problem
@@ -112,7 +112,7 @@ def restore(
         for left in db_path.parent.glob(f"{db_path.name}.restoring*"):
             durable.remove_quietly(left)
         lock.close()
-    return Restored(jobs, first, tokens)
+    return Restored(manifest["jobs"], first, tokens)
 
 
 def _manifest(backup: Path) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
     with connected(staged) as connection:
         new, beside = secrets.token_hex(16), read_record(data_dir)
         first = copies.become_another(connection, new, skip, follow=follow, beside=beside)
-        write_record(data_dir, copies.marks(connection))
+        write_record(data_dir, copies.marks(Tx(connection)))
         return first
 
 

@@ -18,10 +18,12 @@ from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows
 from server.store.data_folder import WrongDatabase, look
 from server.store.migrations import MIGRATIONS
+from server.store.retention import files_in_use
 from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros
 from shared.files import durable
 from shared.files.durable import FolderInUse, FolderLock
+from shared.sql import Tx
 from shared.sqlite.database import lock_database
 from shared.sqlite.files import DatabaseUnavailable, check_version, connected, file_size
 
@@ -120,6 +122,7 @@ class Verification:
         return self.done
 
     def _look(self, database: sqlite3.Connection, wrong: WrongDatabase | None) -> None:
+        tx = Tx(database)
         if wrong is not None:
             self._add("wrong_database", "database", str(wrong))
         damages = [line for (line,) in database.execute("PRAGMA integrity_check(100)")]
@@ -135,18 +138,18 @@ class Verification:
             which = "" if row is None else f" {row}"
             text = f"row{which} of {table} refers to a row of {parent} that is not there"
             self._add("database_damaged", "database", text)
-        for miscount in recount.miscounts(database):
+        for miscount in recount.miscounts(tx):
             if self.repair:
-                recount.mend(database, miscount)
+                recount.mend(tx, miscount)
             done = "counted again" if self.repair else ""
             self._add(miscount.counted.name, str(miscount.key), miscount.text, done)
-        for file in chain(stored_rows.bundles(database), stored_rows.results(database, self.since)):
+        for file in chain(stored_rows.bundles(tx), stored_rows.results(tx, self.since)):
             self._check(database, file)
         if self.repair or not _in_use(self.data_dir):  # a server is storing some, else
             then = "; a server removes it after a day" if wrong is None else ""
             for kind in FileKind:
-                self._strays(database, kind, then)
-        for name in stored_rows.stray_rows(database, delete=self.repair):
+                self._strays(tx, kind, then)
+        for name in stored_rows.stray_rows(tx, delete=self.repair):
             done = "removed" if self.repair else ""
             self._add("stray_row", f"contents/{name}", "nothing refers to it", done)
         if self.repair:
@@ -162,11 +165,11 @@ class Verification:
     def _check(self, database: sqlite3.Connection, file: StoredFile) -> None:
         """One stored file against its row."""
         self._count(f"{file.kind}")
-        with readable(self.data_dir, database, file) as path:
+        with readable(self.data_dir, Tx(database), file) as path:
             trouble = trouble_of(path, file, digests=self.digests)
             if trouble is None and self.digests and file.kind is FileKind.RESULT:
                 trouble = _no_zip(path)
-        if trouble is None or not stored_rows.refers_to(database, file):
+        if trouble is None or not files_in_use(Tx(database), [file.name]):
             return  # removed meanwhile, with its row
         repaired = ""
         if self.repair and self._is_lost(file, trouble):
@@ -183,10 +186,10 @@ class Verification:
             return folder.is_dir() and any(folder.iterdir())
         return trouble.kind != "unreadable_file"
 
-    def _strays(self, database: sqlite3.Connection, kind: FileKind, then: str) -> None:
+    def _strays(self, tx: Tx, kind: FileKind, then: str) -> None:
         """Files that no row refers to."""
         for names in stored_names(self.data_dir, kind):
-            used = stored_rows.files_in_use(database, names)
+            used = files_in_use(tx, names)
             for name in names:
                 self._count("files")
                 if name in used:

@@ -20,7 +20,8 @@ from server.stages.stage import Core, Stage
 from server.storage.scratch import Scratch
 from server.store import requests, retention, totals
 from shared.clock import SECOND, Micros
-from shared.sql import Database, Tx
+from shared.sql import Tx
+from shared.sqlite.database import Database
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 50

@@ -14,7 +14,7 @@ from server.store import events, inserts, jobs, pages
 from server.store.events import EventsPage
 from server.store.listed import Filter
 from shared.principals import Principal
-from shared.sql import Database
+from shared.sqlite.database import Database
 from shared.wire import JobState
 
 _NOBODY: Final = ""

@@ -23,7 +23,7 @@ from server.stages.wakeups import JobWakeups
 from server.store import services, totals
 from shared.clock import Clock
 from shared.settings.base import SettingsError
-from shared.sql import Database
+from shared.sqlite.database import Database
 from shared.wire import JobsLeft, JobState
 
 log = structlog.get_logger()

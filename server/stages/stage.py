@@ -19,7 +19,7 @@ from server.storage.contents import Contents
 from server.storage.scratch import Scratch
 from server.store import bundles, children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
-from shared.sql import Database
+from shared.sqlite.database import Database
 
 _MOVED_AT_ONCE: Final = 100
 Args = ParamSpec("Args")

@@ -13,7 +13,7 @@ from server.domain.service import Service
 from server.stages.results import WaitingResults
 from server.store import batches, dependencies, queue, totals
 from shared.clock import Micros, say_time, utc
-from shared.sql import Database
+from shared.sqlite.database import Database
 from shared.wire import JobState, QueueInfo, WaitReason
 
 _NAMED: Final = 5

@@ -8,23 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from server.store import bundles, dependencies, retention, schedules
+from server.store import bundles, dependencies, identity, retention, schedules, tokens
+from server.store.columns import insert
 from server.store.statements import chunks
-from shared.sqlite.database import Transacting
+from shared.clock import Micros
+from shared.sql import Tx
 
 LEAST_SKIPPED: Final = 1_000_000
 """Numbers of jobs that are left out at least, where a former server may have given some."""
+_ALL: Final = 2**62
 _END_DELIVERIES: Final = """
     UPDATE deliveries SET state = 'failed', message = 'a rehearsal sends no webhooks',
         next_at = NULL, ended_at = created_at
     WHERE state = 'pending'
 """
-
-
-def identity(connection: sqlite3.Connection) -> str:
-    """The server that made it; empty: no server has opened it yet."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'server'").fetchone()
-    return str(row[0]) if row else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +42,10 @@ class Marks:
     former: tuple[str, ...] = ()
 
 
-def marks(connection: sqlite3.Connection) -> Marks:
+def marks(tx: Tx) -> Marks:
     """Those of a database with the schema of now."""
-    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    given = dict(connection.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+    meta = dict(map(tuple, tx.rows("SELECT key, value FROM meta")))
+    given = dict(map(tuple, tx.rows("SELECT name, seq FROM sqlite_sequence")))
     return Marks(
         server=meta.get("server", ""),
         former=tuple(json.loads(meta.get("former", "[]"))),
@@ -60,42 +57,34 @@ def marks(connection: sqlite3.Connection) -> Marks:
 
 def count_start(connection: sqlite3.Connection, candidate: str, starts: int) -> None:
     """A server starts with it: the name ``candidate`` is its own if it has none."""
-    connection.execute("BEGIN IMMEDIATE")
-    named = "INSERT INTO meta (key, value) VALUES ('server', ?) ON CONFLICT DO NOTHING"
-    connection.execute(named, (candidate,))
-    _set(connection, "starts", str(starts))
-    connection.execute("COMMIT")
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        identity.kept(Tx(connection), "server", candidate)
+        identity.put(Tx(connection), "starts", str(starts))
 
 
-def live_tokens(connection: sqlite3.Connection, now: int) -> list[tuple[str, str]]:
-    """Id and name of each token that is good."""
-    sql = """
-        SELECT id, name FROM tokens
-        WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at, id
-    """
-    return [(row[0], row[1]) for row in connection.execute(sql, (now,))]
-
-
-def count_jobs(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+def live_tokens(tx: Tx, now: Micros) -> list[tuple[str, str]]:
+    """Id and name of each token that is good, the oldest first."""
+    live = tokens.page(tx, tokens.TokenFilter(live_at=now), _ALL, None)
+    return [(one.id, one.name) for one in reversed(live)]
 
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs, and schedules (numbers below 0), out of a copy, in one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
-    tx, left_out = Transacting(connection), set(job_ids)
-    for names, params in chunks(sorted(left_out)):
-        sql = f"SELECT id FROM jobs WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
-        left_out |= {row["id"] for row in tx.rows(sql, params)}
-    jobs = sorted(number for number in left_out if number > 0)
-    for number in left_out.difference(jobs):
-        schedules.delete(tx, -number)
-    for number in jobs:
-        dependencies.settle(tx, number, False, 0)
-    bundles.release_files(tx, jobs)
-    retention.delete_rows(tx, jobs)
-    connection.execute("COMMIT")
+    tx, left_out = Tx(connection), set(job_ids)
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
+        for names, params in chunks(sorted(left_out)):
+            sql = f"SELECT id FROM jobs WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
+            left_out |= {row["id"] for row in tx.rows(sql, params)}
+        jobs = sorted(number for number in left_out if number > 0)
+        for number in left_out.difference(jobs):
+            schedules.delete(tx, -number)
+        for number in jobs:
+            dependencies.settle(tx, number, False, 0)
+        bundles.release_files(tx, jobs)
+        retention.delete_rows(tx, jobs)
 
 
 def become_another(
@@ -120,40 +109,24 @@ def become_another(
     Returns:
         The number of the next job.
     """
-    connection.execute("BEGIN IMMEDIATE")
-    was = marks(connection)
-    before = [*was.former, *(() if beside is None else (*beside.former, beside.server)), was.server]
-    names = list(dict.fromkeys(filter(None, before))) if follow else []
-    for key, value in (("server", new), ("former", json.dumps(names))):
-        _set(connection, key, value)
-    # What it signed is good no more: links, tickets and sessions may have ended since.
-    connection.execute("DELETE FROM meta WHERE key IN ('signing_key', 'rehearsal')")
-    if not follow:
-        _set(connection, "rehearsal", "yes")
-        connection.execute(_END_DELIVERIES)
-    given = (0, 0) if beside is None else (beside.last_job, beside.last_event)
-    for table, numbers, least in (("jobs", skip, given[0]), ("events", 10 * skip, given[1])):
-        connection.execute(
-            """
-            INSERT INTO sqlite_sequence (name, seq) SELECT :table, 0
-            WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)
-            """,
-            {"table": table},
-        )
-        connection.execute(
-            "UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = ?",
-            (least, numbers, table),
-        )
-    (last,) = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
-    connection.execute("COMMIT")
-    return int(last) + 1
-
-
-def _set(connection: sqlite3.Connection, key: str, value: str) -> None:
-    connection.execute(
-        """
-        INSERT INTO meta (key, value) VALUES (?, ?)
-        ON CONFLICT (key) DO UPDATE SET value = excluded.value
-        """,
-        (key, value),
-    )
+    tx = Tx(connection)
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        was = marks(tx)
+        others = () if beside is None else (*beside.former, beside.server)
+        names = filter(None, (*was.former, *others, was.server)) if follow else ()
+        identity.put(tx, "server", new)
+        identity.put(tx, "former", json.dumps(list(dict.fromkeys(names))))
+        # What it signed is good no more: links, tickets and sessions may have ended since.
+        tx.rows("DELETE FROM meta WHERE key IN ('signing_key', 'rehearsal')")
+        if not follow:
+            identity.put(tx, "rehearsal", "yes")
+            tx.rows(_END_DELIVERIES)
+        last_job, last_event = was.last_job, was.last_event
+        if beside is not None:
+            last_job = max(last_job, beside.last_job)
+            last_event = max(last_event, beside.last_event)
+        for table, last in (("jobs", last_job + skip), ("events", last_event + 10 * skip)):
+            tx.rows("DELETE FROM sqlite_sequence WHERE name = :table", {"table": table})
+            insert(tx, "sqlite_sequence", {"name": table, "seq": last})
+    return last_job + skip + 1

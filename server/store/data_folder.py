@@ -15,7 +15,6 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,11 +25,12 @@ import structlog
 from server.domain.jobs import FileKind
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_names, stored_path
-from server.store import copies, stored_rows
+from server.store import bundles, copies, retention, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
 from shared.files import durable
 from shared.files.durable import FolderLock
+from shared.sql import Tx
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable, connected, file_size
 from shared.steady_clock import PersistentClock
@@ -140,7 +140,7 @@ async def open_data(
         raise wrong
     clock = PersistentClock(table.data_dir, machine)
     path.parent.mkdir(parents=True, exist_ok=True)
-    database = await Database.open(path, MIGRATIONS, clock)
+    database = await Database.open(path, MIGRATIONS)
     stack.push_async_callback(database.close)
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
@@ -160,7 +160,7 @@ class RecordKeeper:
     async def keep(self) -> None:
         """Write it if the database has moved on."""
         with contextlib.suppress(OSError, DatabaseUnavailable):  # that is reported elsewhere
-            marks = await self._database.run(copies.marks)
+            marks = await self._database.read(copies.marks)
             if marks != self._written:
                 await asyncio.to_thread(write_record, self._folder, marks)
                 self._written = marks
@@ -170,8 +170,9 @@ def _tie(
     connection: sqlite3.Connection, table: ServerTable, clock: Clock, new_database: bool
 ) -> None:
     """See that the folder and the database are of one server, and count the start in both."""
-    record, marks = read_record(table.data_dir), copies.marks(connection)
-    another = mismatch(connection, table.data_dir)
+    tx = Tx(connection)
+    record, marks = read_record(table.data_dir), copies.marks(tx)
+    another = mismatch(tx, table.data_dir)
     if another not in ("", _OLDER) and not new_database:
         raise _wrong(table.data_dir, table.database, record, another)
     if another:
@@ -179,18 +180,18 @@ def _tie(
     starts = 1 + max(marks.starts, 0 if record is None else record.starts)
     copies.count_start(connection, marks.server or secrets.token_hex(16), starts)
     try:
-        write_record(table.data_dir, copies.marks(connection))
+        write_record(table.data_dir, copies.marks(tx))
     except OSError:
         if another:
             raise
         # The disk is full: the record is behind the database, as after a crash, and is kept later.
 
 
-def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
+def mismatch(tx: Tx, folder: Path) -> str:
     """What is wrong with the database for this folder, in words; empty: they belong together.
     Raises WrongDatabase, OSError: the record cannot be read.
     """
-    record, marks = read_record(folder), copies.marks(connection)
+    record, marks = read_record(folder), copies.marks(tx)
     if record is not None:
         if not marks.server and not marks.last_job:
             return "is empty"
@@ -201,11 +202,10 @@ def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
             return f"is that of server {marks.server[:8]}"
         return _OLDER if marks.server != record.server or is_older(marks, record) else ""
     pages = [page for kind in FileKind for page in stored_names(folder, kind)]
-    if pages and not any(stored_rows.files_in_use(connection, page) for page in pages):
+    if pages and not any(retention.files_in_use(tx, page) for page in pages):
         return "knows none of them"
     if not pages and any(
-        stored_rows.content(connection, file) is None
-        for file in stored_rows.stored_files(connection)
+        bundles.content(tx, file.name) is None for file in stored_rows.stored_files(tx)
     ):
         return "refers to some"
     return ""
@@ -219,7 +219,7 @@ def look(folder: Path, path: Path) -> WrongDatabase | None:
         record = read_record(folder)
         if file_size(path):
             with connected(path, "ro", timeout_s=5) as connection:
-                what = mismatch(connection, folder)
+                what = mismatch(Tx(connection), folder)
         elif record is not None or any(any(stored_names(folder, kind)) for kind in FileKind):
             what = "is empty" if path.exists() else "is missing"
         else:
@@ -240,8 +240,9 @@ def _become_another(
     """
     new, skip = secrets.token_hex(16), copies.LEAST_SKIPPED
     copies.become_another(connection, new, skip, follow=True, beside=record)
-    moved, to = move_aside(folder, clock, lambda names: stored_rows.files_in_use(connection, names))
-    became = copies.marks(connection)
+    tx = Tx(connection)
+    moved, to = move_aside(folder, clock, tx)
+    became = copies.marks(tx)
     log.warning(
         "server.became_another",
         server=became.server,
@@ -249,19 +250,17 @@ def _become_another(
         next_job=became.last_job + 1,
         files=moved,
         folder=str(to),
-        tokens=[token for token, _ in copies.live_tokens(connection, clock.now())],
+        tokens=[token for token, _ in copies.live_tokens(tx, clock.now())],
     )
     return became
 
 
-def move_aside(
-    folder: Path, clock: Clock, in_use: Callable[[Sequence[str]], set[str]]
-) -> tuple[int, Path]:
+def move_aside(folder: Path, clock: Clock, tx: Tx) -> tuple[int, Path]:
     """Move files that no row refers to; how many, and where. Blocking."""
     to, moved = folder / UNKNOWN / utc(clock.now()).date().isoformat(), 0
     for kind in FileKind:
         for names in stored_names(folder, kind):
-            unknown = set(names) - in_use(names)
+            unknown = set(names) - retention.files_in_use(tx, names)
             targets = {name: stored_path(to, kind, name) for name in unknown}
             for parent in {path.parent for path in targets.values()}:
                 parent.mkdir(mode=0o700, parents=True, exist_ok=True)

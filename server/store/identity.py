@@ -41,13 +41,13 @@ def begin(tx: Tx, now: Micros, random: Callable[[int], bytes]) -> Identity:
     """
     former, rehearsal = value(tx, "former"), value(tx, "rehearsal")
     return Identity(
-        server=_kept(tx, "server", random(16).hex()),
+        server=kept(tx, "server", random(16).hex()),
         former=tuple(json.loads(former or "[]")),
         start=new_start(tx, now, random(8).hex()),
         rehearsal=rehearsal is not None,
-        signing_key=bytes.fromhex(_kept(tx, "signing_key", random(32).hex())),
-        csrf_key=bytes.fromhex(_kept(tx, "csrf_key", random(32).hex())),
-        webhook_key=bytes.fromhex(_kept(tx, "webhook_key", random(32).hex())),
+        signing_key=bytes.fromhex(kept(tx, "signing_key", random(32).hex())),
+        csrf_key=bytes.fromhex(kept(tx, "csrf_key", random(32).hex())),
+        webhook_key=bytes.fromhex(kept(tx, "webhook_key", random(32).hex())),
     )
 
 
@@ -60,7 +60,8 @@ def new_start(tx: Tx, now: Micros, random_id: str) -> Start:
     return Start(number, random_id)
 
 
-def _kept(tx: Tx, key: str, candidate: str) -> str:
+def kept(tx: Tx, key: str, candidate: str) -> str:
+    """What it has under the key: what is there already, or else the candidate."""
     if (known := value(tx, key)) is not None:
         return known
     put(tx, key, candidate)

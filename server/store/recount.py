@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+
+from shared.sql import Tx
 
 _USES: Final = """
     SELECT bundle_file AS file FROM jobs WHERE bundle_file IS NOT NULL
@@ -116,14 +117,14 @@ class Miscount:
         return f"{what}: {self.stored} are stored, {self.true} are there"
 
 
-def miscounts(connection: sqlite3.Connection) -> Iterator[Miscount]:
+def miscounts(tx: Tx) -> Iterator[Miscount]:
     """Everything that is counted wrongly."""
     for counted in COUNTED:
-        for key, stored, true in connection.execute(counted.find).fetchall():
+        for key, stored, true in tx.rows(counted.find):
             yield Miscount(counted, key, stored, true)
 
 
-def mend(connection: sqlite3.Connection, found: Miscount) -> None:
+def mend(tx: Tx, found: Miscount) -> None:
     """Store what is true; no server may run."""
     for statement in found.counted.mend:
-        connection.execute(statement, {"key": found.key, "value": found.true})
+        tx.rows(statement, {"key": found.key, "value": found.true})

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 from server.domain import states
 from server.domain.jobs import Job
 from server.store.statements import HELD, TOTALS
-from shared.sql import Database, Tx
+from shared.sql import Tx
+from shared.sqlite.database import Database
 from shared.wire import JobState
 
 _SLOTS: Final = f"""

@@ -21,7 +21,6 @@ from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 import aiosqlite
 import structlog
 
-from shared.clock import Clock, RealClock
 from shared.files.durable import FileLock
 from shared.metrics import seconds
 from shared.sql import P, Params, T, Tx
@@ -38,33 +37,13 @@ from shared.sqlite.files import (
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-class Transacting:
-    """``shared.sql.Tx`` over a connection, in its thread."""
-
-    __slots__ = ("_connection", "after", "calls", "listener", "memory")
-
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        listener: Any = None,
-        memory: dict[str, Any] | None = None,
-    ) -> None:
-        self._connection, self.listener = connection, listener
-        self.memory = {} if memory is None else memory
-        self.calls: list[Callable[[], None]] = []
-        self.after = self.calls.append
-
-    def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
-        return self._connection.execute(sql, params or {}).fetchall()
-
-
 def read_in(
     connection: sqlite3.Connection, work: Callable[Concatenate[Tx, P], T], *args: Any, **how: Any
 ) -> T:
     """Run it on one state of the database, in the connection's thread."""
     connection.execute("BEGIN")
     try:
-        return work(Transacting(connection), *args, **how)
+        return work(Tx(connection), *args, **how)
     finally:
         connection.execute("ROLLBACK")
 
@@ -78,7 +57,7 @@ class Done(NamedTuple):
 
 def commit_together(
     connection: sqlite3.Connection,
-    changes: Sequence[Callable[[Transacting], Any]],
+    changes: Sequence[Callable[[Tx], Any]],
     listener: Any,
     memory: dict[str, Any],
 ) -> tuple[list[Done | Exception], bool]:
@@ -93,7 +72,7 @@ def commit_together(
     connection.execute("BEGIN IMMEDIATE")
     try:
         values = [
-            _run(connection, change, Transacting(connection, listener, memory), alone=alone)
+            _run(connection, change, Tx(connection, listener, memory), alone=alone)
             for change in changes
         ]
         connection.execute("COMMIT")
@@ -108,8 +87,8 @@ def commit_together(
 
 def _run(
     connection: sqlite3.Connection,
-    change: Callable[[Transacting], Any],
-    tx: Transacting,
+    change: Callable[[Tx], Any],
+    tx: Tx,
     *,
     alone: bool,
 ) -> Done | Exception:
@@ -153,12 +132,9 @@ class Connection(aiosqlite.Connection):
         return value
 
 
-def _set_up(connection: sqlite3.Connection, path: Path, clock: Clock, *, reads: bool) -> None:
-    """Make it ready for statements, which know the time of ``clock`` as ``now_us()``; a new file
-    also learns to give space back.
-    """
+def _set_up(connection: sqlite3.Connection, path: Path, *, reads: bool) -> None:
+    """Make it ready for statements; a new file also learns to give space back."""
     connection.row_factory = sqlite3.Row
-    connection.create_function("now_us", 0, clock.now)
     if not file_size(path):  # possible in an empty file only
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     for pragma in _PRAGMAS:
@@ -174,7 +150,7 @@ _MAX_CHECKED_BYTES: Final = 1 << 30
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
-_Waiting: TypeAlias = tuple[Callable[[Transacting], Any], asyncio.Future[Any]]
+_Waiting: TypeAlias = tuple[Callable[[Tx], Any], asyncio.Future[Any]]
 """A change, and who waits for it."""
 
 
@@ -207,16 +183,11 @@ class Database:
         return next(iter(self._failures.values()), None)
 
     @classmethod
-    async def open(
-        cls, path: Path, migrations: Sequence[Migration], clock: Clock | None = None
-    ) -> Database:
+    async def open(cls, path: Path, migrations: Sequence[Migration]) -> Database:
         """Open or create the file and bring its schema up to date; a copy of it is made before.
 
         A new file gets mode 0600, whatever its folder allows. SQLite gives its other files the same
         mode.
-
-        Args:
-            clock: the time of ``now_us()`` in statements; None: the machine's.
 
         Raises:
             DatabaseUnavailable: damaged, not a database, no space, not writable.
@@ -234,8 +205,7 @@ class Database:
                 connection = Connection(path)
                 await connection
                 connections.append(connection)
-                set_up = partial(_set_up, path=path, clock=clock or RealClock(), reads=reads)
-                await connection.run(set_up)
+                await connection.run(partial(_set_up, path=path, reads=reads))
             writer, *_ = connections
             if crashed and file_size(path) <= _MAX_CHECKED_BYTES:
                 await writer.run(check_structure)
@@ -365,7 +335,7 @@ class Database:
         """Run ``work`` in a transaction; return its value once that is durable.
 
         A change that was handed in is made even if its caller is cancelled, and so is what it gave
-        to :meth:`Tx.after`.
+        to ``Tx.after``.
 
         Raises:
             DatabaseUnavailable: nothing was kept.

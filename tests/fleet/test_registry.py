@@ -149,7 +149,7 @@ class Run:
 @asynccontextmanager
 async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIterator[Run]:
     clock = PersistentClock(folder, machine)
-    database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
+    database = await Database.open(folder / "server.sqlite", MIGRATIONS)
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
     registry, store = Registry([client], clock), Calls(database, rows)
     jobs = Jobs(database, lambda job: None)

@@ -251,8 +251,8 @@ def clock() -> SimClock:
 
 
 @pytest.fixture
-async def database(tmp_path: Path, clock: SimClock) -> AsyncIterator[Database]:
-    opened = await Database.open(tmp_path / "server.sqlite", MIGRATIONS, clock)
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(tmp_path / "server.sqlite", MIGRATIONS)
     yield opened
     await opened.close()
 

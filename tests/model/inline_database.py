@@ -8,9 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Concatenate
 
-from shared.clock import Clock
 from shared.sql import P, Params, Row, T, Tx
-from shared.sqlite.database import Transacting
+from shared.sqlite.database import Database
 from shared.sqlite.files import Migration
 
 
@@ -38,24 +37,22 @@ class CrashPoint:
 def _empty(migrations: tuple[Migration, ...]) -> bytes:
     """A database with these tables: the statements would be half of what a short story takes."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.create_function("now_us", 0, lambda: 0)
         for migration in migrations:
             for statement in migration:
                 connection.execute(statement)
         return connection.serialize()
 
 
-class InlineDatabase:
-    """``shared.sqlite.database.Database`` on the caller's own thread; real SQLite, real SQL."""
+class InlineDatabase(Database):
+    """``Database`` on the caller's own thread; real SQLite, real SQL."""
 
     def __init__(
-        self, path: Path, migrations: Sequence[Migration], crash_point: CrashPoint, clock: Clock
+        self, path: Path, migrations: Sequence[Migration], crash_point: CrashPoint
     ) -> None:
         if not path.exists():
             path.write_bytes(_empty(tuple(migrations)))
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
-        self._connection.create_function("now_us", 0, clock.now)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=OFF")  # no power cuts here
         self._crash_point, self.listener = crash_point, None
@@ -79,7 +76,7 @@ class InlineDatabase:
     ) -> T:
         if self._crash_point.crashed:
             raise SimulatedCrash("crashed before")
-        return work(Transacting(self._connection), *args, **how)
+        return work(Tx(self._connection), *args, **how)
 
     read_list = read
 
@@ -101,7 +98,7 @@ class InlineDatabase:
 
     def _write(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs) -> T:
         self._run("BEGIN IMMEDIATE", None)
-        tx = Transacting(self._connection, self.listener, self.memory)
+        tx = Tx(self._connection, self.listener, self.memory)
         try:
             self._crash_point.step()
             value = work(tx, *args, **how)
@@ -116,7 +113,7 @@ class InlineDatabase:
         self._crash_point.step()  # dies after the commit, before anybody knows of it
         return value
 
-    def close(self) -> None:
+    def end(self) -> None:
         self._connection.close()
 
 

@@ -162,7 +162,7 @@ class World:
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
-            self.folder / "sim.sqlite", (*MIGRATIONS, COUNT_ENDS), self.crash_point, self.steady
+            self.folder / "sim.sqlite", (*MIGRATIONS, COUNT_ENDS), self.crash_point
         )
         self.settings = settings(agent_lost_after=self.lost_after_s)
         self.wakeups = wakeups = JobWakeups()
@@ -240,7 +240,7 @@ class World:
         for name in ("deliver", "cancel", "poll", "get"):
             if hasattr(self, name):  # it may have died in its first start
                 await getattr(self, name).stop()
-        self.database.close()
+        self.database.end()
         self.crash_point.at, self.crash_point.steps = None, 0
 
     async def settle(self) -> None:
@@ -487,7 +487,7 @@ async def each_crash(
         with world.inline():
             await world.start()
             await check(world, at if crashed else None)
-            world.database.close()
+            world.database.end()
     return at
 
 
@@ -508,4 +508,4 @@ def simulated(folder: Path, services: Mapping[str, Service], **how: Any) -> Iter
     with world.inline():
         yield world
     if hasattr(world, "database"):
-        world.database.close()
+        world.database.end()

@@ -23,7 +23,6 @@ from server.domain.tokens import TokenRecord
 from server.maintenance.__main__ import program as maintenance
 from server.store import tokens
 from server.store.migrations import MIGRATIONS
-from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.principals import Role
 from shared.sqlite.database import Database
@@ -121,7 +120,7 @@ async def test_a_server_that_asks_for_tokens_starts_if_there_is_one_for_an_opera
     config.write_text('[server]\nauth = "token"\n')
     program = made("server", tmp_path, "--config", str(config))
     refused(program, 69, "nobody could use it. Set server.tokens")
-    database = await Database.open(program.data / "ferryman.sqlite", MIGRATIONS, RealClock())
+    database = await Database.open(program.data / "ferryman.sqlite", MIGRATIONS)
     token = TokenRecord("i", "digest", "boss", Role.OPERATOR, None, (), None, 1, "test")
     await database.write(tokens.insert, token, lambda _: None)
     await database.close()

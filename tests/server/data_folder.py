@@ -22,6 +22,7 @@ from server.storage.scratch import Scratch
 from server.store import copies
 from server.store.data_folder import read_record
 from server.store.migrations import MIGRATIONS
+from shared.sql import Tx
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.kit.dev_program import environment
@@ -88,7 +89,7 @@ class Folder:
 
     def marks(self) -> copies.Marks:
         with closing(sqlite3.connect(self.database_path)) as connection:
-            return copies.marks(connection)
+            return copies.marks(Tx(connection))
 
 
 @functools.cache

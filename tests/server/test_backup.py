@@ -132,7 +132,7 @@ def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_
     meta = meta_of(new)
     assert meta["server"] not in ("", "the-first")
     assert (json.loads(meta["former"]), "signing_key" in meta) == (["the-first"], False)
-    sequence = "SELECT seq FROM sqlite_sequence"
+    sequence = "SELECT seq FROM sqlite_sequence ORDER BY name DESC"
     assert rows(new / "ferryman.sqlite", sequence)[0] == (10,)
     assert json.loads(restore(folder, "--json", to="more"))["tokens"] == ["live"]
     ((last,), (event,), *_) = rows(tmp_path / "more" / "ferryman.sqlite", sequence)

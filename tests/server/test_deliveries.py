@@ -118,12 +118,12 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     clock = SimClock()
-    database = InlineDatabase(tmp_path / "server.sqlite", MIGRATIONS, CrashPoint(), clock)
+    database = InlineDatabase(tmp_path / "server.sqlite", MIGRATIONS, CrashPoint())
     found = World(database, clock)
     yield found
     found.receivers.hold.set()
     await found.stage.stop()
-    database.close()
+    database.end()
 
 
 async def test_a_webhook_is_added_with_the_move_and_delivered_once_but_for_a_rehearsal(world):
