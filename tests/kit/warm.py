@@ -108,8 +108,10 @@ class Place(ServerClient):
 
     async def posted(self, *how: Any, **given: Any) -> tuple[int, Any]:
         given = {"user_id": self.user, "service": self.service} | given
-        self.users.add(given["user_id"])
-        return await super().posted(*how, **given)
+        status, said = await super().posted(*how, **given)
+        if status == 201:
+            self.users.add(given["user_id"])
+        return status, said
 
     async def process(self, job_id: int, attempt: int = 1) -> FakeProcess:
         """The running attempt: what run.sh does is said to it."""

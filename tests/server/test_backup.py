@@ -14,8 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from server.domain.jobs import FileKind, Move
-from server.maintenance.backup import back_up
+from server.domain.jobs import FileKind
 from server.maintenance.restore import as_another
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_path
@@ -30,7 +29,6 @@ from shared.sqlite.files import copy_database
 from shared.wire import JobState
 from tests.kit.each import each
 from tests.kit.store import Store
-from tests.kit.waiting import until
 from tests.model.inline_database import SimulatedCrash
 from tests.server.data_folder import RESULT, Folder, call, filled, record_of, rows
 
@@ -255,38 +253,6 @@ def test_nothing_is_written_over_and_no_other_database_is_taken(folder, tmp_path
     assert "newer version" in backup(folder, to="other", code=74)
     assert "newer version" in restore(folder, code=74)
     assert not (tmp_path / "other").exists()
-
-
-async def test_backups_are_whole_while_jobs_come_and_go(folder, tmp_path):
-    """Jobs complete and are cleaned or deleted without a pause; nothing waits for a backup."""
-    database = await Database.open(folder.database_path, MIGRATIONS)
-    jobs = Store(database, [])
-    done, gone = asyncio.Event(), list[int]()
-
-    async def come_and_go() -> None:
-        while not done.is_set():
-            job = await folder.add(jobs, "dan", to=JobState.COMPLETED)
-            if len(gone) % 2:
-                move = Move(job.id, 1, JobState.COMPLETED, JobState.CLEANED, 13, "")
-                _, files = await jobs.clean([move])
-            else:
-                files = await jobs.delete(job.id)
-            await folder.storage.delete(files)
-            gone.append(job.id)
-
-    users = [asyncio.create_task(come_and_go()) for _ in range(3)]
-    for number in range(4):
-        target = tmp_path / f"copy{number}"
-        made = await asyncio.to_thread(
-            back_up, folder.path, folder.database_path, target, RealClock(), "x", digests=True
-        )
-        assert made.incomplete == ()
-        words = ("restore", target, "--data-dir", tmp_path / f"new{number}", "--verify")
-        await asyncio.to_thread(call, *words)
-    await until(lambda: len(gone) > 3)
-    done.set()
-    await asyncio.gather(*users)
-    await database.close()
 
 
 def test_a_restore_that_is_killed_before_its_end_leaves_no_folder_to_start_with(

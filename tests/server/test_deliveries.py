@@ -148,21 +148,6 @@ async def test_a_webhook_is_added_with_the_move_and_delivered_once_but_for_a_reh
     assert at_s == start // SECOND
 
 
-async def test_a_receiver_that_fails_all_day_is_tried_eleven_times(world):
-    world.receivers.status = 500
-    await world.ended(URL)
-    await world.pass_time(86_400 * 1.5)
-    times = [at for at, _, _ in world.receivers.tried]
-    assert len(times) == 11
-    assert times[1] == pytest.approx(5, abs=1)
-    assert 0.9 * 86_400 < times[-1] < 86_400
-    (done,) = await world.shown()
-    assert (done.state, done.message) == ("failed", "answered 500")
-    ids = {webhook_id for _, webhook_id, _ in world.receivers.signed}
-    assert len(ids) == 1
-    assert [one.number for one in done.tried] == list(range(2, 12))
-
-
 async def test_a_slow_host_keeps_neither_others_waiting_nor_more_than_its_share(world):
     world.receivers.hold.clear()
     slow = [f"https://slow.example.org/{number}" for number in range(40)]

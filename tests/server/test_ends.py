@@ -1,11 +1,5 @@
-"""Each edge of a job's life over HTTP: what its script does, what its document says then, and which
-files its result has.
-"""
+"""Edges of a job's life over HTTP: what its script does, and what its document says then."""
 
-import io
-import json
-import os
-import zipfile
 from typing import Any
 
 import pytest
@@ -19,8 +13,6 @@ from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\nsender_interval = '50ms'\n"
-TRIED = [("Queued", 0, None), ("Processing", 1, None), ("Submitted", 1, None), ("Running", 1, None)]
-AGAIN = [("Processing", 2, None), ("Submitted", 2, None), ("Running", 2, None)]
 
 
 async def is_at(place: Place, job_id: int, status: str, attempt: int) -> dict[str, Any]:
@@ -29,49 +21,6 @@ async def is_at(place: Place, job_id: int, status: str, attempt: int) -> dict[st
         lambda: place.api("GET", f"/jobs/{job_id}"),
         lambda job: (job["status"], job["attempt"]) == (status, attempt),
     )
-
-
-async def test_each_attempt_is_in_the_history_and_has_its_own_start(place: Place) -> None:
-    await place.configure(retries=1, retry_delays=["0s"])
-    place.does(None)
-    job_id = await place.upload()
-    running = await place.job(job_id, until="Running")
-    assert running["heartbeat_at"] == running["started_at"] is not None
-    assert running["retry"]["retry_on"] == ["exit_code", "heartbeat_timeout", "timeout"]
-    (await place.process(job_id)).finish(3)
-    second = await place.process(job_id, 2)
-    again = await is_at(place, job_id, "Running", 2)
-    assert again["started_at"] == running["started_at"]
-    assert again["heartbeat_at"] > running["heartbeat_at"]
-    second.finish()
-    job = await place.job(job_id)
-    states = [(one["status"], one["attempt"], one["reason"]) for one in job["history"]]
-    assert states == [*TRIED, ("Queued", 1, "exit_code"), *AGAIN, ("Completed", 2, None)]
-    (said,) = (one["message"] for one in job["history"] if one["message"])
-    assert said.startswith("run.sh ended with exit code 3; it will be tried again")
-    first, last = (one["started_at"] for one in job["attempts"])
-    assert job["started_at"] == first < last
-    assert job["heartbeat_at"] == last
-    assert (job["attempts"][0]["exit_code"], job["exit_code"], job["retries_left"]) == (3, 0, 0)
-
-
-async def test_an_upload_hears_what_its_list_of_retries_leaves_out(place: Place) -> None:
-    status, answer = await place.posted(retries="2", retry_on="exit:7", timeout="9h")
-    assert status == 201
-    cut, left_out = answer["warnings"]
-    assert cut.startswith("timeout: 9h was asked for")
-    assert left_out == (
-        f"retry_on: exit:7 leaves out heartbeat_timeout, other exit codes, timeout, which "
-        f"service {place.service} tries again"
-    )
-    assert (await place.job(answer["id"]))["warnings"] == answer["warnings"]
-    assert "warnings" not in (await place.posted(retry_on="exit:7"))[1], "there are no retries"
-    status, answer = await place.posted(retries="2", retry_on="timeout,queue_timeout")
-    assert (status, answer["part"]) == (400, "retry_on")
-    assert (await place.posted(retries="2", no_retry_on="queue_timeout"))[0] == 201
-    path = f"/api/v1/services/{place.service}"
-    status, problem = await place.ask("PUT", path, json={"retry_on": ["queue_timeout"]})
-    assert (status, "never tried again" in problem["detail"]) == (400, True)
 
 
 async def test_a_job_that_asks_is_tried_later_and_its_queue_time_goes_on(place: Place) -> None:
@@ -118,101 +67,20 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
     )
 
 
-@each("jump_s", [-1000 * 86_400.0, 1000 * 86_400.0])
-async def test_nothing_is_cleaned_after_somebody_sets_the_machines_clock(
-    place: Place, jump_s: float
-) -> None:
-    before = await place.job(await place.upload())
-    place.warm.clock.jump(jump_s)
-    await place.configure(expires_after="10ms")
-    # So the Cleaner has swept.
-    await is_at(place, (await place.job(await place.upload()))["id"], "Cleaned", 1)
-    after = await place.job(before["id"])
-    assert (after["status"], after["expires_at"]) == ("Completed", before["expires_at"])
-    place.warm.clock.jump(-jump_s)
-    await place.configure()
-
-
-async def test_what_a_running_job_says_stays_with_its_attempt(place: Place) -> None:
-    await place.configure(retries=1, retry_delays=["0s"])
-    place.does(None)
-    job_id = await place.upload()
-    process = await place.process(job_id)
-    process.log(stdout=b"::progress value=3,total=5::three\n::output name=a::1\n::notice::hello\n")
-    job = await eventually(
-        lambda: place.api("GET", f"/jobs/{job_id}"), lambda job: job["message"] == "three"
-    )
-    said = ({"current": 3, "total": 5}, {"a": "1"})
-    assert (job["progress"], job["output"]) == said
-    process.finish(1)
-    for attempt, text, exit_code in ((2, "45,total=100", 1), (3, "45", 0)):
-        process = await place.process(job_id, attempt)
-        job = await place.api("GET", f"/jobs/{job_id}")
-        assert (job["progress"], job["output"]) == (None, {})
-        process.log(stdout=f"::progress value={text}::x\n".encode())
-        process.finish(exit_code)
-        job = await place.job(job_id)
-        shown = {"current": 45, "total": 100 if exit_code else None}
-        assert job["progress"] == shown, "full only where it completed and has a total"
-        if exit_code:
-            await place.api("POST", f"/jobs/{job_id}/retry")
-    first, *_, last = job["attempts"]
-    assert (first["progress"], first["output"]) == said
-    assert (last["progress"], last["output"]) == (job["progress"], {})
-    found = [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
-    assert {"job.progress", "job.output", "job.notice"} <= set(found)
-    assert found[-1] == "job.completed"
-
-
-# -- which files its result has
-
-BUNDLE = {"run.sh": b"echo hello\n", "data/in.txt": b"input", "data/same.txt": b"12345"}
-OWN = {"stdout.log", "stderr.log", "ferryman.json"}
-
-
-CHANGED = {"outputs": "data", "result_files": "changed"}
-MANY = ["out/a.csv", "out/deep/b.csv", "x/best.pdb", "scratch.bin"]
-
-
 @each(
-    "left, exit_code, fields, files",
-    [
-        (["out.txt"], 0, {}, {*BUNDLE, "out.txt"}),
-        # What is not asked for does not count for the limit of results.
-        (MANY, 0, {"outputs": "out/*.csv, best.pdb,nothing*"}, {"out/a.csv", "x/best.pdb"}),
-        (["data/x", "y"], 0, CHANGED, {"data/x", "data/same.txt", "inputs.sha256"}),
-        (["scratch"], 3, {"outputs": "best.pdb"}, set()),
-    ],
+    "said, exit_code, current, total",
+    [("45,total=100", 0, 100, 100), ("45,total=100", 1, 45, 100), ("45", 0, 45, None)],
 )
-async def test_a_result_has_the_files_that_were_asked_for_and_the_logs(
-    place: Place, left: list[str], exit_code: int, fields: dict[str, str], files: set[str]
+async def test_progress_is_full_only_where_a_job_completed_and_has_a_total(
+    place: Place, said: str, exit_code: int, current: int, total: int | None
 ) -> None:
     def script(process: FakeProcess) -> None:
-        for name in left:
-            process.write(name, name.encode())
-            if name == "scratch.bin":
-                os.truncate(process.workspace.path / name, 1 << 40)
-        same = process.workspace.path / "data/same.txt"
-        before = same.stat()
-        same.write_bytes(b"54321")  # as long as before, and said to be as old
-        os.utime(same, ns=(before.st_atime_ns, before.st_mtime_ns))
+        process.log(stdout=f"::progress value={said}::x\n".encode())
         process.finish(exit_code)
 
     place.does(script)
-    job = await place.job(await place.upload(BUNDLE, **fields))
-    _, _, packed = await place.get(f"/download_partial/{job['id']}")
-    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        assert archive.getinfo("ferryman.json").date_time[0] > 1980  # when the attempt ended
-        found = {name: archive.read(name) for name in archive.namelist()}
-    assert set(found) == files | OWN
-    assert found.get("data/same.txt", b"54321") == b"54321"
-    wished = [one.strip() for one in fields.get("outputs", "").split(",") if one]
-    receipt = json.loads(found["ferryman.json"])
-    assert job["outputs"] == receipt.get("outputs", []) == wished
-    chosen = fields.get("result_files", "all")
-    assert job["result_files"] == receipt.get("result_files", "all") == chosen
-    assert len(job["warnings"]) == ("nothing*" in wished)
-    assert all("nothing*" in one and "best.pdb" not in one for one in job["warnings"])
+    job = await place.job(await place.upload())
+    assert job["progress"] == {"current": current, "total": total}
 
 
 async def test_where_no_agent_can_leave_files_out_the_job_says_so(tmp_path) -> None:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 BUNDLE = {"run.sh": b"#!/bin/sh\n", "data/in.txt": b"input\n" * 50, "gone": b"deleted by run.sh"}
 KEPT = ("run.sh", "data/in.txt")
 LEFT = {"out.txt": b"new", "data/new.txt": b"1", "stdout.log": b"hello\n", "stderr.log": b""}
-NOISE = os.urandom(200_000)
 """More than is put together in memory."""
 
 
@@ -74,33 +72,6 @@ async def download(here: Setting, route: str = "download", **headers: str) -> tu
     url = f"{here.caller.url}/{route}/{here.job_id}"
     async with here.caller.session.get(url, headers=headers) as answer:
         return answer.status, await answer.read()
-
-
-@each("left", [LEFT, LEFT | {"large": NOISE}])
-async def test_a_result_is_given_out_with_the_files_that_are_as_they_were_sent(
-    served: Served, left: dict[str, bytes]
-) -> None:
-    """And what run.sh deleted does not come back."""
-    async with ended(served, left) as here:
-        await here.get("result", Range="bytes=9-")
-        _, headers, _ = await here.get("result", "HEAD")
-        assert ("repr-digest" in headers) == (left is LEFT), "that of a part is none"
-        status, whole = await download(here)
-        found = contents(whole)
-        assert found.pop("ferryman.json")
-        assert (status, found) == (200, of_both(left))
-        assert headers["content-length"] == str(len(whole))
-        for what in ("result", "result?attempt=1"):
-            _, again, body = await here.get(what)
-            assert (body, again["etag"]) == (whole, headers["etag"])
-            assert again["repr-digest"] == digest(whole), "known from the first whole send on"
-        size = len(whole)
-        for start, stop in ((0, 1), (5, 400), (size // 2, size), (size - 90, size - 1)):
-            _, part, body = await here.get("result", Range=f"bytes={start}-{stop - 1}")
-            assert (body, part["etag"]) == (whole[start:stop], headers["etag"])
-            assert part["content-range"] == f"bytes {start}-{stop - 1}/{size}"
-        status, _, body = await here.get("result", If_None_Match=headers["etag"])
-        assert (status, body) == (304, b"")
 
 
 async def test_what_is_new_is_given_out_alone_as_it_is_stored(served: Served) -> None:

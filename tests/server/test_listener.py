@@ -30,6 +30,7 @@ LATER = 600.0
 SOON = 0.05
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 REFUSED = b"POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 64000000\r\n\r\n"
+TAKE = b"POST /take HTTP/1.1\r\nHost: localhost\r\n"
 BIG = 32 << 20
 DATA = bytes(range(256)) * 4096 * 20
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -160,42 +161,37 @@ async def peer_that_stops_reading(port: int, path: bytes, most: int = 0) -> Asyn
         yield
 
 
-async def gone(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
-
-
-async def opened(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+@contextlib.asynccontextmanager
+async def connected(
+    port: int, sent: bytes = b""
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which this was sent before it is accepted, from when its time counts."""
     early = socket.create_connection(("127.0.0.1", port))
     early.sendall(sent)
-    return await asyncio.open_connection(sock=early)
-
-
-async def opened_and_answered(port: int) -> None:
-    reader, writer = await opened(port, GET)
-    assert b"hello" in await reader.readuntil(b"hello")
-    await gone(writer)
+    reader, writer = await asyncio.open_connection(sock=early)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 @each("sent", [b"", b"GET / HTTP/1.1\r\nHos"])
 async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent):
     async with serving(head_s=SOON) as (_, port):
         with capture_logs() as logs:
-            reader, writer = await opened(port, sent)
-            answer = await reader.read()
-            await gone(writer)
+            async with connected(port, sent) as (reader, _):
+                answer = await reader.read()
     assert b" 408 " in answer
     (line,) = [one for one in logs if one["event"] == "request.malformed"]
     assert f"X-Request-ID: {line['request_id']}\r\n".encode() in answer
 
 
 async def test_a_head_that_trickles_does_not_win_time():
-    async with serving(head_s=SOON) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = b"GET / HTTP/1.1\r\nX: "
+    async with serving(head_s=SOON) as (_, port), connected(port, head) as (reader, writer):
         end = asyncio.create_task(reader.read())
-        writer.write(b"GET / HTTP/1.1\r\nX: ")
         with contextlib.suppress(ConnectionError):
             for _ in range(5_000):  # with a deadline for each byte it would never end
                 writer.write(b"y")
@@ -206,116 +202,90 @@ async def test_a_head_that_trickles_does_not_win_time():
         assert end.done()
         with contextlib.suppress(ConnectionError):
             await end
-        await gone(writer)
 
 
 async def test_the_second_head_has_its_deadline_too():
     """Also one that begins before the answer to the first is finished."""
-    async with serving(head_s=SOON) as (app, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(GET.replace(b"/", b"/held", 1))
+    held = GET.replace(b"/", b"/held", 1)
+    async with serving(head_s=SOON) as (app, port), connected(port, held) as (reader, writer):
         assert b"hello" in await reader.readuntil(b"hello")
         writer.write(b"GET /")
-        await opened_and_answered(port)  # that was read by now
+        async with connected(port, GET) as (other, _):  # that was read by now
+            assert b"hello" in await other.readuntil(b"hello")
         app.waiting.set()
         assert b" 408 " in await reader.read()
-        await gone(writer)
 
 
 async def test_an_idle_connection_is_kept_for_a_while_and_closed_without_a_word():
-    async with serving(keepalive_s=SOON) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(GET)
+    async with serving(keepalive_s=SOON) as (_, port), connected(port, GET) as (reader, _):
         assert (await reader.read()).count(b"HTTP/1.1") == 1
-        await gone(writer)
 
 
 async def test_a_body_may_take_longer_than_a_head():
-    async with serving(head_s=SOON, keepalive_s=SOON) as (_, port):
-        idle_reader, idle = await asyncio.open_connection("127.0.0.1", port)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /take HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nab")
-        await idle_reader.read()  # the deadline of heads is over
+    begun = TAKE + b"Content-Length: 4\r\n\r\nab"
+    async with (
+        serving(head_s=SOON, keepalive_s=SOON) as (_, port),
+        connected(port) as (idle, _),
+        connected(port, begun) as (reader, writer),
+    ):
+        await idle.read()  # the deadline of heads is over
         writer.write(b"cd")
         assert await reader.readuntil(b"4")
-        await gone(writer)
-        await gone(idle)
-
-
-async def test_a_reader_that_reads_gets_everything():
-    async with serving(send_s=1.0) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(
-            GET.replace(b"/ ", b"/big ").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-        )
-        assert len(await reader.read()) > BIG
-        await gone(writer)
 
 
 async def test_a_wait_ends_when_its_caller_is_gone():
     async with serving() as (app, port):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(GET.replace(b"/ ", b"/wait "))
-        await app.waiting.wait()
-        await gone(writer)
+        async with connected(port, GET.replace(b"/ ", b"/wait ")):
+            await app.waiting.wait()
         await app.ended.wait()
 
 
 async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrives():
-    async with serving() as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(REFUSED)
+    async with serving() as (_, port), connected(port, REFUSED) as (reader, writer):
         for _ in range(64):
             writer.write(bytes(1_000_000))
             await writer.drain()
         assert b" 413 " in await reader.read()
-        await gone(writer)
 
 
 async def test_without_a_token_not_even_the_rest_is_read():
     async with serving(linger_s=LATER) as (app, port):
         app.known = False
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(REFUSED)
-        assert b" 413 " in await reader.read()
-        assert app.transport is not None
-        assert not app.transport.is_reading()
-        await gone(writer)
+        async with connected(port, REFUSED) as (reader, _):
+            assert b" 413 " in await reader.read()
+            assert app.transport is not None
+            assert not app.transport.is_reading()
 
 
 async def test_bytes_that_are_costly_to_read_do_not_hold_up_others(monkeypatch):
     """A body in chunks of one byte: the loop's own clock says that each read took 10 ms."""
     rests: list[float] = []
     monkeypatch.setattr(Connection, "_pause_reading", lambda _, seconds: rests.append(seconds))
-    async with serving() as (_, port):
+    async with serving() as (_, port), connected(port) as (reader, writer):
         loop = asyncio.get_running_loop()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         real, ticks = loop.time, iter(range(1_000_000))
         monkeypatch.setattr(loop, "time", lambda: real() + next(ticks) / 100)
-        head = b"POST /take HTTP/1.1\r\nHost: localhost\r\n"
-        writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        writer.write(TAKE + b"Transfer-Encoding: chunked\r\n\r\n")
         writer.write(b"1\r\nx\r\n" * 4_000 + b"0\r\n\r\n")
         assert await reader.readuntil(b"4000")
         costly = len(rests)
         assert costly >= 24_000 // SMALL
         assert rests[-1] > rests[0] / 2 > 0.01
-        writer.write(head + b"Content-Length: 100000\r\n\r\n")
+        writer.write(TAKE + b"Content-Length: 100000\r\n\r\n")
         writer.write(bytes(100_000))
         assert await reader.readuntil(b"100000")
         assert len(rests) <= costly + 2  # its head at most: the rest need not be looked at
-        await gone(writer)
 
 
 async def test_a_paused_connection_is_read_again_afterwards():
+    begun = TAKE + b"Content-Length: 300000\r\n\r\n"
     async with serving() as (app, port):
         app.rest_s = SOON
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /take HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n")
-        for _ in range(3):
-            writer.write(bytes(100_000))
-            await writer.drain()
-        assert await reader.readuntil(b"300000")
-        await gone(writer)
+        async with connected(port, begun) as (reader, writer):
+            for _ in range(3):
+                writer.write(bytes(100_000))
+                await writer.drain()
+            assert await reader.readuntil(b"300000")
 
 
 @pytest.fixture
@@ -399,11 +369,9 @@ async def test_a_file_that_is_shorter_than_announced_ends_the_connection(
     )
     async with sending(tmp_path) as app:
         with capture_logs() as lines:
-            reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
-            writer.write(GET.replace(b"/ ", b"/file "))
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            await app.ended.wait()
-            await gone(writer)
+            async with connected(app.port, GET.replace(b"/ ", b"/file ")) as (reader, _):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+                await app.ended.wait()
     assert isinstance(app.problem, ConnectionError)
     assert "answer.too_short" in [one["event"] for one in lines]

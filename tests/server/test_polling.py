@@ -207,13 +207,6 @@ MOVES = ["job.queued", "job.processing", "job.submitted", "job.running"]
 SAID = ["job.warning", "job.output", "job.progress"]
 
 
-async def page(caller: ServerClient, path: str) -> dict[str, Any]:
-    status, _, body = await caller.get(path)
-    assert status == 200, body
-    found: dict[str, Any] = json.loads(body)
-    return found
-
-
 def names(found: dict[str, Any]) -> list[str]:
     return [one["event"] for one in found["items"]]
 
@@ -221,7 +214,7 @@ def names(found: dict[str, Any]) -> list[str]:
 async def test_what_a_running_job_says_is_seen_in_its_stream_and_in_pages(served: Served) -> None:
     async with running(served, retries="0") as here:
         caller, held, path = here.caller, here.held(), f"{here.path}/events"
-        waiting = asyncio.create_task(page(caller, f"{path}?after=4&wait=60"))
+        waiting = asyncio.create_task(here.document("events?after=4&wait=60"))
         await until(lambda: sum(caller.server.application[GATE]._waits.values()) == 1)
         async with followed(caller, path) as (answer, messages):
             assert answer.content_type == "text/event-stream"
@@ -237,18 +230,18 @@ async def test_what_a_running_job_says_is_seen_in_its_stream_and_in_pages(served
             assert said[-1].data["fields"] == {"current": 45.0, "total": 100.0}
             assert EventDoc.model_validate(said[0].data).level == "warning"
             assert (said[0].data["agent"], said[0].data["job_id"]) == ("fake", here.job_id)
-            job = await page(caller, here.path)
+            job = await caller.job(here.job_id, until="Running")
             assert job["heartbeat_at"].startswith("2026-01-01T00:00:00")
             await here.end("", live=LIVE)
             assert [one.event async for one in messages] == ["job.completed"]
 
-        whole = await page(caller, path)
+        whole = await here.document("events")
         numbers = [one["seq"] for one in whole["items"]]
-        one = await page(caller, f"{path}?limit=3")
+        one = await here.document("events?limit=3")
         assert (names(one), one["next"]) == (MOVES[:3], str(numbers[2]))
-        two = await page(caller, f"{path}?limit=5&after={one['next']}")
+        two = await here.document(f"events?limit=5&after={one['next']}")
         assert (names(two), two["next"]) == ([MOVES[3], *SAID, "job.completed"], None)
-        assert (await page(caller, f"{path}?after={two['reached']}"))["items"] == []
+        assert (await here.document(f"events?after={two['reached']}"))["items"] == []
         for query in ("limit=0", "limit=1001", "after=-1", "after=x"):
             assert (await caller.get(f"{path}?{query}"))[0] == 400, query
 
@@ -265,7 +258,7 @@ async def test_what_a_running_job_says_is_seen_in_its_stream_and_in_pages(served
             *((state, 1, "fake") for state in ("Processing", "Submitted", "Running", "Completed")),
         ]
         assert all(one["seconds"] >= 0 for one in history)
-        listed = (await page(caller, "/api/v1/jobs?limit=1"))["items"][0]
+        listed = (await caller.api("GET", "/jobs?limit=1"))["items"][0]
         assert (listed["history"], listed["attempts"]) == (None, None)
     here.job_id = 9_999
     async with followed(caller, f"{here.path}/events") as (answer, _):
@@ -286,15 +279,15 @@ async def test_what_run_sh_names_and_gives_as_json_is_stored_as_given(served: Se
     }
     async with running(served) as here:
         held, caller = here.held(), here.caller
-        path = f"{here.path}/events?after={(await here.document('events'))['reached']}"
+        since = f"events?after={(await here.document('events'))['reached']}"
         held.more = {"live": said}
         await here.agent.say(held)
-        first = await page(caller, f"{path}&wait=60")
+        first = await here.document(f"{since}&wait=60")
         await here.end("", live=said)  # which repeats it
         job = await caller.job(here.job_id)
         assert job["output"] == {"score": "0.93", "table": table, "bad": "[" * 99}
         assert job["attempts"][0]["output"] == job["output"]
-        items = (await page(caller, path))["items"]
+        items = (await here.document(since))["items"]
         assert [one["seq"] for one in items[:-1]] == [one["seq"] for one in first["items"]]
         assert [(one["event"], one["source"], one["fields"]) for one in items] == [
             ("job.notice", None, {"page": "3"}),
@@ -321,12 +314,12 @@ async def test_all_events_are_read_from_the_first_or_from_now_on(tmp_path, monke
             assert [(one.data["job_id"], one.event) for one in seen] == [
                 (second, event) for event in MOVES
             ]
-            waiting = asyncio.create_task(page(caller, "/api/v1/events?after=now&wait=60"))
+            waiting = asyncio.create_task(caller.api("GET", "/events?after=now&wait=60"))
             await until(lambda: sum(caller.server.application[GATE]._waits.values()) == 2)
             await here.end("", live=LIVE)
             assert {(await anext(messages)).data["job_id"] for _ in range(3)} == {first}
             assert names(await waiting)[:2] == SAID[:2]
-        found = await page(caller, "/api/v1/events?limit=500")
+        found = await caller.api("GET", "/events?limit=500")
         assert [one["seq"] for one in found["items"]] == [*range(1, 12)]
         assert (found["next"], found["reached"]) == (None, 11)
         async with followed(caller, "/api/v1/events?after=0&user=7") as (_, messages):
@@ -334,9 +327,9 @@ async def test_all_events_are_read_from_the_first_or_from_now_on(tmp_path, monke
 
         monkeypatch.setattr(events, "_SLICE", 7)  # so many are looked at
         for query in ("user=nobody", "service=another"):
-            one = await page(caller, f"/api/v1/events?{query}")
+            one = await caller.api("GET", f"/events?{query}")
             assert (one["items"], one["next"]) == ([], "7")
-            two = await page(caller, f"/api/v1/events?{query}&after=7")
+            two = await caller.api("GET", f"/events?{query}&after=7")
             assert (two["items"], two["next"], two["reached"]) == ([], None, 11)
         status, _, body = await caller.get("/api/v1/events?job=1")
         assert (status, json.loads(body)["code"]) == (400, "unknown_parameter")

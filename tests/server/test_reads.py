@@ -14,7 +14,6 @@ from server.http.problems import Refusal
 from server.http.reads import (
     MAX_OF_CALLER,
     MAX_SNAPSHOTS,
-    Each,
     Names,
     Reads,
     SharedReads,
@@ -58,15 +57,6 @@ def blocked():
         end.set()
 
 
-async def test_two_read_at_once_whoever_they_are(reads: Reads) -> None:
-    with blocked() as (work, begun):
-        reading = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(5)]
-        for _ in range(2):
-            assert await asyncio.to_thread(begun.acquire, timeout=60)
-        assert len(reads._threads._threads) == 2  # all have asked
-    assert await asyncio.gather(*reading) == ["done"] * 5
-
-
 async def test_who_leaves_has_its_place_until_its_thread_is_done(reads: Reads) -> None:
     with blocked() as (work, begun):
         ann = [asyncio.create_task(as_caller("ann", reads, work))]
@@ -95,30 +85,6 @@ async def test_callers_take_turns_whoever_asks_for_more(reads: Reads) -> None:
         await asyncio.gather(*waiting)  # in one thread: they cannot overtake each other
     await asyncio.gather(*busy)
     assert order == ["ann", "bob", *["ann"] * 4]  # not behind all that ann asked for before
-
-
-async def test_a_caller_with_too_many_searches_is_sent_away_and_others_are_not() -> None:
-    searches = Each(1, 2, "too_many_searches", "searches")
-    end, refused = asyncio.Event(), asyncio.Event()
-
-    async def search(name: str) -> str:
-        CALLER.set(name)
-        try:
-            async with searches.turn():
-                await end.wait()
-                return "found"
-        except Refusal as refusal:
-            refused.set()
-            return f"{refusal.status} {refusal.code} {refusal.retry_after_s}"
-
-    ann = [asyncio.create_task(search("ann")) for _ in range(4)]
-    await asyncio.wait_for(refused.wait(), 60)
-    bob = asyncio.create_task(search("bob"))
-    end.set()
-    answers = await asyncio.gather(*ann)
-    assert answers == ["found", "found", "found", "429 too_many_searches 5"]
-    assert await bob == "found"
-    assert searches._turns == {}
 
 
 async def test_a_caller_gets_few_zips_of_batches_at_once_and_others_get_theirs(reads) -> None:

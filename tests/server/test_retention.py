@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
 from ferryman import Client, NotFound
-from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.loops import Loop
@@ -32,7 +30,7 @@ from server.store.audit import AuditEntry
 from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
-from shared.principals import LOCAL, Role
+from shared.principals import Role
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState
@@ -212,25 +210,6 @@ async def test_an_idempotency_key_is_known_for_a_day_unless_its_job_leaves_nothi
     assert (await world.add(key="cleaned")).id > cleaned.id
 
 
-async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(world):
-    job = await world.end(await world.add(key="k"))
-    assert len(world.stored()) == 1
-    assert await world.delete(LOCAL, job.id, 0.0) is None
-    assert world.changed[-1].id == job.id
-    for table in ("jobs", "events", "job_tags", "idempotency_keys"):
-        assert await world.count(table) == 0
-    assert world.stored() == set()
-    with pytest.raises(NoSuchJob):
-        await world.delete(LOCAL, job.id, 0.0)
-    later = await world.add(key="k")
-    assert later.id == job.id + 1
-    await world.jobs.request_delete(later.id, world.clock.now(), "op")  # as it has not ended
-    await world.sweep()
-    await world.end(later)
-    await world.sweep()
-    assert await world.count("jobs") == 0, "the Cleaner deletes what has ended since"
-
-
 async def test_a_file_without_a_row_goes_a_day_old_in_the_second_sweep(world):
     """Hours are counted steadily; a file's own time may jump."""
     await world.add()
@@ -290,29 +269,6 @@ async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
     await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
     await world.clean.run_once()
     assert database.failure is None
-
-
-async def test_a_dead_letter_is_listed_retried_and_dropped(place: Place) -> None:
-    await place.configure(dead_letter=True)
-    place.does(lambda process: process.finish(3))
-    jobs = [await place.upload(tags="a,b"), await place.upload()]
-    for job_id in jobs:
-        assert (await place.job(job_id))["dead_letter"] is True
-
-    async def listed(**query: str) -> list[int]:
-        page = await place.api("GET", "/jobs", dead_letter="true", user=place.user, **query)
-        return [item["id"] for item in page["items"]]
-
-    assert await listed() == jobs[::-1]
-    assert await listed(tag="a", reason="exit_code", service=place.service) == jobs[:1]
-    assert await listed(reason="timeout") == await listed(since="2999-01-01T00:00:00Z") == []
-    place.does(lambda process: process.finish())
-    job = await place.api("POST", f"/jobs/{jobs[0]}/retry")
-    assert (job["run"], job["dead_letter"], job["ended"]) == (2, False, False)
-    done = await place.job(jobs[0])
-    assert [one["status"] for one in done["attempts"]] == ["Failed", "Completed"]
-    assert (await place.ask("DELETE", f"/api/v1/jobs/{jobs[1]}"))[0] == 204
-    assert await listed() == []
 
 
 async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_has(
@@ -376,14 +332,11 @@ async def north(module_folder: Path) -> AsyncIterator[tuple[ServerClient, FakeAg
 async def post(
     caller: ServerClient, script: str, user: str = USER, path: str = "/upload", **fields: str
 ) -> int:
-    form = aiohttp.FormData(quote_fields=False)
-    for name, text in {"user_id": user, "service": "my_service", **fields}.items():
-        form.add_field(name, text)
-    form.add_field("file", script.encode(), filename="run.sh")
     key = {"Idempotency-Key": script.replace(" ", "_")} if path == "/upload" else {}
-    async with caller.session.post(f"{caller.url}{path}", data=form, headers=key) as answer:
-        assert answer.status == 201, await answer.text()
-        return int((await answer.json())["id"])
+    fields |= {"user_id": user, "service": "my_service"}
+    status, made = await caller.posted({"run.sh": script.encode()}, key, path, **fields)
+    assert status == 201, made
+    return int(made["id"])
 
 
 def places(folder: Path) -> list[str]:

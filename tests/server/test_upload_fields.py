@@ -8,8 +8,6 @@ import pytest
 
 from server.api.routes import ROUTES
 from tests.kit.each import each
-from tests.kit.raw_archives import file_part, form_of, text_part
-from tests.kit.uploads import post
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,22 +16,21 @@ SCHEDULES = "/api/v1/schedules"
 SERVER = """
 [services.tight]
 timeout = "1h"
+queue_timeout = "1h"
+heartbeat_timeout = "10m"
+expires_after = "1d"
 limits = { memory = "1GiB", cpus = 2, pids = 100, disk = "1GiB" }
+[services.free]
+timeout = "0s"
+expires_after = "0s"
 [services.again]
 retries = 1
 backoff = "constant"
 """
 
 
-async def send(place: Place, **fields: str) -> tuple[int, dict[str, Any]]:
-    given = {"user_id": place.user, "service": place.service} | fields
-    parts = [text_part(name, text) for name, text in given.items()]
-    status, _, reply = await post(place, form_of(*parts, file_part("run.sh")))
-    return status, reply
-
-
 async def taken(place: Place, **fields: str) -> dict[str, Any]:
-    status, reply = await send(place, **fields)
+    status, reply = await place.posted(**fields)
     assert status == 201, reply
     return dict(await place.api("GET", f"/jobs/{reply['id']}"))
 
@@ -49,6 +46,8 @@ BACKOFF = "exponential_jitter"
         ({"priority": "+7"}, {"priority": 7}),
         ({"meta": '{"a": [1, "ü"]}'}, {"meta": {"a": [1, "ü"]}}),
         ({"queue_timeout": "0s"}, {"queue_timeout_s": None}),
+        ({"outputs": "out/*.csv, a"}, {"outputs": ["out/*.csv", "a"]}),
+        ({"result_files": "changed"}, {"result_files": "changed"}),
         ({"not_before": "2100-01-02T01:00:00+01:00"}, {"not_before": "2100-01-02T00:00:00Z"}),
         ({"retry_delays": "90s,5m,1h30m"}, {"retry.retry_delays_s": [90.0, 300.0, 5_400.0]}),
         ({"backoff": BACKOFF}, {"retry.backoff": BACKOFF}),
@@ -92,6 +91,7 @@ VALUES = [
     ("retry_delay", "5s", "belongs to a backoff"),
     ("backoff", "slow", "constant, linear, exponential, exponential_jitter"),
     ("retry_on", "exit:0", RETRIES),
+    ("retry_on", "timeout,queue_timeout", "never tried again"),
     ("no_retry_on", "exit:256", RETRIES),
     ("no_retry_on", "sadness", "nor one of exit_code, timeout"),
     ("not_before", "tomorrow", "such as 2030-01-31T09:00:00Z"),
@@ -131,7 +131,7 @@ VALUES = [
 
 @each("field, text, says", VALUES)
 async def test_a_wrong_value_is_refused_by_name_with_what_is_allowed(place, field, text, says):
-    status, reply = await send(place, **{field: text})
+    status, reply = await place.posted(**{field: text})
     code = "unknown_service" if field == "service" else f"invalid_{field}"
     code = "unknown_field" if field in {"cpu", "zzz", "x_" * 1_000} else code
     code = "callback_refused" if text.startswith("http://169") else code
@@ -151,43 +151,54 @@ async def test_optional_fields_that_are_empty_count_as_left_out(place):
         assert job[name] == plain[name]
 
 
-async def test_limits_are_lowered_never_raised_and_what_was_cut_is_said(place):
-    tight = {"service": "tight"}
-    wanted = {"timeout": "90s", "memory": "64MiB", "pids": "20"}
-    job = await taken(place, **tight, **wanted)
-    assert (job["timeout_s"], job["limits"]["memory"], job["limits"]["pids"]) == (90, 64 << 20, 20)
-    assert job["warnings"] == []
-    wanted = {"timeout": "10d", "memory": "1TB", "cpus": "64", "pids": "100"}
-    job = await taken(place, **tight, **wanted)
-    limits = {name: job["limits"][name] for name in ("memory", "cpus", "pids", "disk")}
-    assert limits == {"memory": 1 << 30, "cpus": 2.0, "pids": 100, "disk": 1 << 30}
-    assert job["warnings"] == [
-        "timeout: 10d was asked for, service tight allows 1h",
-        "memory: 1TB was asked for, service tight allows 1.0 GiB",
-        "cpus: 64 was asked for, service tight allows 2",
-    ]
+@each(
+    "wanted, holds, warnings",
+    [
+        (
+            {"timeout": "90s", "memory": "64MiB", "pids": "20", "queue_timeout": "30m"},
+            {"timeout_s": 90, "memory": 64 << 20, "pids": 20, "queue_timeout_s": 1_800},
+            [],
+        ),
+        (
+            {"timeout": "10d", "memory": "1TB", "cpus": "64", "pids": "100"},
+            {"timeout_s": 3_600, "memory": 1 << 30, "cpus": 2.0, "pids": 100, "disk": 1 << 30},
+            [
+                "timeout: 10d was",
+                "memory: 1TB was",
+                "cpus: 64 was asked for, service tight allows 2",
+            ],
+        ),
+        (  # No limit at all is more than any.
+            {"queue_timeout": "0s", "heartbeat_timeout": "1h", "expires_after": "0s"},
+            {"queue_timeout_s": 3_600, "heartbeat_timeout_s": 600, "expires_after_s": 86_400},
+            ["queue_timeout: 0s was", "heartbeat_timeout: 1h was", "expires_after: 0s was"],
+        ),
+        ({"service": "free", "timeout": "0s"}, {"timeout_s": None, "expires_after_s": None}, []),
+        (
+            {"retries": "2", "retry_on": "exit:7"},
+            {"retries_left": 2},
+            ["retry_on: exit:7 leaves out heartbeat_timeout, other exit codes, timeout, which"],
+        ),
+        ({"retry_on": "exit:7"}, {"retries_left": 0}, []),
+    ],
+)
+async def test_limits_are_lowered_never_raised_and_what_was_cut_or_left_out_is_said(
+    place, wanted, holds, warnings
+):
+    status, reply = await place.posted(**{"service": "tight"} | wanted)
+    job = await place.api("GET", f"/jobs/{reply['id']}")
+    assert status == 201
+    assert (job["limits"] | job).items() >= holds.items()
+    assert job["attempts"] == [] or job["attempts"][0]["timeout_s"] == job["timeout_s"]
+    assert reply.get("warnings", []) == job["warnings"]
+    assert all(map(str.startswith, job["warnings"], warnings)), job["warnings"]
+    assert len(job["warnings"]) == len(warnings)
 
 
 async def scheduled(place: Place, **fields: str) -> tuple[int, Any]:
     files = {"run.sh": b"echo hello\n", "params.txt": b"a\n"}
     given = {"name": "nightly", "cron": "30 2 * * *"} | fields
     return await place.posted(files, None, SCHEDULES, **given)
-
-
-async def test_a_schedule_is_added_listed_and_deleted(place):
-    status, added = await scheduled(place, time_zone="Europe/Berlin", tags="a")
-    assert status == 201, added
-    assert (added["cron"], added["time_zone"]) == ("30 2 * * *", "Europe/Berlin")
-    fields = {"user_id": place.user, "service": place.service, "name": "nightly", "tags": "a"}
-    assert added["fields"] == fields
-    assert added["next_at"].endswith(":30:00Z")
-    listed = await place.api("GET", "/schedules", user=place.user)
-    assert listed == {"items": [added], "next": None}
-    assert (await place.api("GET", "/jobs", schedule=str(added["id"])))["items"] == []
-    here = f"{SCHEDULES}/{added['id']}"
-    assert (await place.ask("DELETE", here))[0] == 204
-    status, problem = await place.ask("DELETE", here)
-    assert (status, problem["code"]) == (404, "schedule_not_found")
 
 
 @each(
@@ -214,20 +225,23 @@ async def test_a_wrong_field_is_named_with_its_value(place, field, value, code, 
     assert (await place.api("GET", "/schedules", user=place.user))["items"] == []
 
 
-async def test_a_name_is_a_users_once_and_schedules_are_counted(place, monkeypatch):
+async def test_a_schedule_is_listed_as_added_and_a_user_has_each_name_once(place, monkeypatch):
     monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 2)
-    made = [(await scheduled(place))[1]["id"]]
+    _, first = await scheduled(place, time_zone="Europe/Berlin", tags="a")
+    assert (first["cron"], first["time_zone"]) == ("30 2 * * *", "Europe/Berlin")
+    fields = {"user_id": place.user, "service": place.service, "name": "nightly", "tags": "a"}
+    assert (first["fields"], first["next_at"][-7:]) == (fields, ":30:00Z")
+    assert (await place.api("GET", "/jobs", schedule=str(first["id"])))["items"] == []
     status, problem = await scheduled(place)
     assert (status, problem["code"]) == (409, "schedule_exists")
     assert (await scheduled(place, user_id=f"{place.user}-other"))[0] == 201
-    made.append((await scheduled(place, name="other"))[1]["id"])
+    _, second = await scheduled(place, name="other")
     status, problem = await scheduled(place, name="third")
     assert (status, problem["code"]) == (409, "too_many_schedules")
     query = {"limit": "1", "user": place.user}
     page = await place.api("GET", "/schedules", **query)
     rest = await place.api("GET", "/schedules", **query, cursor=page["next"])
-    assert [one["id"] for one in page["items"] + rest["items"]] == made[::-1]
-    assert rest["next"] is None
+    assert (page["items"] + rest["items"], rest["next"]) == ([second, first], None)
 
 
 async def test_a_misspelt_parameter_is_refused_on_every_route_with_the_nearest_name(place):
