@@ -29,7 +29,8 @@ class OrderSink:
         size: bytes of the bundle; all others are the inputs.
 
     Attributes:
-        paths: of the complete files, fsynced; they are still to be sealed.
+        paths: of the complete files, which are still to be sealed. Only the inputs are fsynced: of
+            the bundle its server has another one, and its digest tells whether it is whole.
     """
 
     def __init__(self, folders: Folders, order: Order, size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -298,7 +299,8 @@ class Intake:
 
     async def _add_plain(self, staging: Path, size: int, digest: str, start: Start) -> Payload:
         try:
-            (file,) = files = await asyncio.to_thread(self._folders.seal_bundles, [staging])
+            seal = functools.partial(self._folders.seal_bundles, [staging], synced=True)
+            (file,) = files = await asyncio.to_thread(seal)
         except OSError as problem:
             raise disk_problem(problem) from None
         usual = self._defaults
@@ -310,8 +312,7 @@ class Intake:
 def _store(
     folders: Folders, sent: Sequence[tuple[Order, int, memoryview]]
 ) -> list[Sequence[str] | Refused]:
-    """For each order the names of its files in the folder of bundles, where they survive a power
-    cut; or why they are refused."""
+    """For each order the names of its files in the folder of bundles; or why they are refused."""
     staged = [_stage(folders, *one) for one in sent]
     try:
         names = iter(

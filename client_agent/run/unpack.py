@@ -63,7 +63,6 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
             size += inputs.size
             what = "the bundle with its inputs"
         _check_room(payload, workspace, what, size, paths if own_disk else None)
-        line = _array_line(reader, payload)
         ids, given = (workspace.uid, workspace.gid), Given()
         # A server without keys does not know of lists, and gives out what it gets.
         note = given.add if payload.key is not None else None
@@ -80,6 +79,7 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
             left_out = 0 if inputs is None else inputs.unpack(workspace.fd, files, *ids, note)
             if payload.meta:
                 _write_meta(payload, workspace, given)
+            line = _array_line(reader, payload)  # of a bundle that is whole
         except OSError as problem:
             if own_disk and problem.errno in DISK_FULL_ERRNOS:
                 disk = say_size(payload.limits.disk)

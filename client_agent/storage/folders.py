@@ -2,7 +2,8 @@
 
 Bytes are written before their row, and the row is deleted before them. So a crash can leave a file
 without a row, which :meth:`Folders.remove_orphans` removes at the next start, but never a payload
-without its files. Methods that are not ``async`` block.
+without its files. After a power cut a bundle may be damaged, and its server sends it once more.
+Methods that are not ``async`` block.
 """
 
 from __future__ import annotations
@@ -67,13 +68,17 @@ class Folders:
         """Bytes of a log; 0: it cannot be read."""
         return _size(self.log(payload_id, stream))
 
-    def seal_bundles(self, staged: Sequence[Path]) -> list[str]:
-        """Move complete, fsynced bundles to their folder, all of them, or none; their new names."""
+    def seal_bundles(self, staged: Sequence[Path], *, synced: bool = False) -> list[str]:
+        """Move complete bundles to their folder, all of them, or none; their new names.
+
+        Args:
+            synced: nobody has another one: they are fsynced, and are to be there after a power cut.
+        """
         final = [self.bundle(self._token()) for _ in staged]
         try:
             for path, to in zip(staged, final, strict=True):
                 path.replace(to)
-            if final:
+            if synced:
                 durable.fsync_folder(self._bundles)
         except OSError:
             self._remove_all([*staged, *final])

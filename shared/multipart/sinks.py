@@ -54,7 +54,7 @@ class Sink(Protocol):
     def write(self, data: Data) -> None: ...
     def end(self) -> None: ...
     def finish(self) -> BundleSummary:
-        """All files are complete: check them and fsync them."""
+        """All files are complete: check them, and close what is written."""
         ...
 
     def abort(self) -> None:
@@ -161,7 +161,8 @@ class BundleSink:
 
 
 class RawSink:
-    """Stores a bundle that is sealed already, byte for byte, and checks that it is one.
+    """Stores a bundle that is sealed already, byte for byte, and checks that it is one. It is not
+    fsynced.
 
     Args:
         staging: where it is stored.
@@ -203,7 +204,6 @@ class RawSink:
         self._out.flush()
         with BundleReader(self._staging, max_files=self._max_files) as bundle:
             summary = bundle.summary(self._digests)
-        self._out.sync()
         self._out.close()
         return summary
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +23,6 @@ from client_agent.api import bulk
 from client_agent.intake import orders, submit
 from client_agent.storage.folders import Folders
 from server.settings.tables import ServerTable
-from shared.files import durable
 from shared.files.bundles.reader import MAX_FILES
 from tests.kit.agent_http import HELLO, LIMITS, AgentClient, Sent, calling, in_lines
 from tests.kit.each import each
@@ -340,7 +340,7 @@ async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypa
 
     done = await agent.completed("9.1")
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "fsync_folder", full)
+        patch.setattr(Path, "replace", full)
         assert (await large(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
         refs = [{"id": done}]
         answer = await agent.post(agent.sent("1.1"), agent.sent("2.1"), acknowledge=refs)
