@@ -190,7 +190,7 @@ def _large(path: Path, size: int) -> str:
 
 def _ended(proxy: Proxy, job_id: int) -> None:
     """One long poll after the other."""
-    poll = (f"/download/{job_id}?wait=100", "--head")
+    poll = (f"/api/v1/jobs/{job_id}/result?wait=100", "--head")  # 202: none yet
     until(lambda: proxy.curl(*poll)[0] == 200, "the job does not end", seconds=0.2)
 
 

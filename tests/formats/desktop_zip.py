@@ -102,7 +102,7 @@ def _directory(data: bytes, count: int) -> list[Header]:
         else:
             assert mode in {stat.S_IFREG | 0o644, stat.S_IFREG | 0o755}, name
             assert attributes & 0xFFFF == 0, name
-            assert method == (8 if size else 0), name
+            assert method == (8 if size else 0) or (method == 0 and packed == size), name
         found.append(Header(name, needed, method, size, packed, offset, mode, wide))
     assert len(found) == count
     return found

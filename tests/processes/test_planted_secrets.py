@@ -24,7 +24,7 @@ services = ["example"]
 [services.example]
 env = {{ LICENSE = "{SERVICE_SECRET}" }}
 """
-SCRIPT = 'test -n "$LICENSE" && mkfifo gate && read -r line < gate\n'
+SCRIPT = 'test -n "$LICENSE" && mkfifo gate && cat gate\n'
 
 
 class Caller:
