@@ -213,7 +213,7 @@ _OF_AN_ATTEMPT: Final = (
     *("agent", "payload_id", "submitted_at", "heartbeat_at", "progress", "output"),
 )
 """Fields of a job that are reset for the next attempt."""
-OF_A_RUN: Final = (
+_OF_A_RUN: Final = (
     *_OF_AN_ATTEMPT,
     *("started_at", "exit_code", "stderr_tail", "warnings", "enforcement", "usage", "result"),
     *("retries_used", "infra_used", "later_used", "waits_since", "cancel_requested_at"),
@@ -277,10 +277,16 @@ def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
         why = f"the server has no service {job.service} in its settings"
     if code:
         raise RetryRefused(job.id, code, why)
-    run = job.run + 1
-    changes = queued_again(now, OF_A_RUN) | {"run": run}
-    fields = {"by": by, "run": run}
-    message = f"retried by {by}"
+    return _of_next_run(job, now, f"retried by {by}", {"by": by, "run": job.run + 1})
+
+
+def retried_with(parent_id: int, child: Job, now: Micros) -> Move:
+    """As :func:`retried`, of a child that has not completed and whose parent was retried."""
+    return _of_next_run(child, now, f"queued again with job {parent_id}", {})
+
+
+def _of_next_run(job: Job, now: Micros, message: str, fields: Mapping[str, Any]) -> Move:
+    changes = queued_again(now, _OF_A_RUN) | {"run": job.run + 1}
     return move(job, JobState.QUEUED, now, message, None, changes, "job.retried", fields)
 
 

@@ -6,14 +6,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from server.domain import ending
+from server.domain import ending, states
 from server.domain.batch import NAMED, Batch, Child, NewChild
-from server.domain.jobs import Bundle, Hold, Job, Move, Result
-from server.store import bundles, children, events, jobs, records
+from server.domain.jobs import Bundle, Job, Move, Result
+from server.store import bundles, children, jobs, records
 from server.store.children import insert_children
 from server.store.columns import Columns, insert
 from server.store.queue import DEFERRED
-from server.store.statements import changed, chunks, queued
+from server.store.statements import changed, chunks
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState, Reason
@@ -35,7 +35,7 @@ _DUE: Final = f"""
     )
     ORDER BY jobs.id LIMIT :limit
 """  # noqa: S608 - no user input
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 200
 
 
 def get(tx: Tx, parent_id: int) -> Batch | None:
@@ -84,50 +84,23 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
     hundreds, so that uploads get in between. How far it has come is in the batch: a crash leaves
     children to be queued, and none that failed again since is queued twice.
     """
-    values: dict[str, Any] = {"parent": parent_id, "at": at, "most": _AT_ONCE}
-    rows = tx.rows(
-        """
-        SELECT rest_after, max_parallel, made - completed - failed - cancelled AS unended
-        FROM batches JOIN jobs ON jobs.id = batches.parent_id
-        WHERE jobs.id = :parent AND rest_after IS NOT NULL AND cancel_requested_at IS NULL
-        """,
-        values,
-    )
-    if not rows:
+    parent, batch = jobs.get(tx, parent_id), get(tx, parent_id)
+    if batch is None or batch.rest_after is None or parent.cancel_requested_at is not None:
         return
-    ((after, most, unended),) = rows
-    found = tx.rows(
+    found = records.jobs(
+        tx,
         """
-        SELECT id, state, service, user_id FROM jobs
-        WHERE parent_id = :parent AND id > :after ORDER BY id LIMIT :most
+        SELECT * FROM jobs WHERE parent_id = :parent AND id > :after ORDER BY id LIMIT :most
         """,
-        values | {"after": after},
+        {"parent": parent_id, "after": batch.rest_after, "most": _AT_ONCE},
     )
-    again = [row for row in found if row["state"] in (JobState.FAILED, JobState.CANCELLED)]
-    fresh = records.columns(ending.queued_again(at, ending.OF_A_RUN))
-    fresh |= {"state": JobState.QUEUED, "reason": None, "hold": Hold.PARALLEL if most else None}
-    fresh["message"] = values["message"] = f"queued again with job {parent_id}"
-    setting = ", ".join(f"{name} = :{name}" for name in fresh)
-    for names, params in chunks([row["id"] for row in again], _AT_ONCE):
-        events.append_to_each(tx, names, values | params, JobState.QUEUED, "job.retried")
-        sql = f"UPDATE jobs SET {setting}, run = run + 1 WHERE id IN ({names})"  # noqa: S608 - names
-        tx.rows(sql, fresh | params)
-    for row in again:
-        queued(tx, row["service"], row["user_id"], 1)
-    values["failed"] = sum(row["state"] == JobState.FAILED for row in again)
-    values["cancelled"] = len(again) - values["failed"]
-    values["after"] = found[-1]["id"] if len(found) == _AT_ONCE else None
+    for child in found:
+        if child.state in states.RETRIED_BY_HAND:
+            jobs.move(tx, ending.retried_with(parent_id, child, at))
     tx.rows(
-        """
-        UPDATE batches SET failed = failed - :failed, cancelled = cancelled - :cancelled,
-            rest_after = :after
-        WHERE parent_id = :parent
-        """,
-        values,
+        "UPDATE batches SET rest_after = :after WHERE parent_id = :parent",
+        {"parent": parent_id, "after": found[-1].id if len(found) == _AT_ONCE else None},
     )
-    if most:
-        free = min(most, unended + len(again)) - min(most, unended)
-        children.release_children(tx, parent_id, free, at)
     changed(tx, jobs.get(tx, parent_id))
 
 
@@ -177,7 +150,7 @@ def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
     parent = jobs.move(tx, move)
     if parent is None:
         return None
-    kept = bundles.refer_to(tx, bundle, move.at)
+    kept = bundles.refer_to(tx, bundle)
     assert kept is not None, "it has a file"
     values = {"parent_id": parent.id, "total": total, "bundle_file": kept.file}
     values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
