@@ -19,7 +19,7 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
-from typing import Final, get_args
+from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
 from server.domain.jobs import Job, Move
@@ -115,21 +115,6 @@ def webhook_target(url: str) -> WebhookTarget:
     return target
 
 
-@dataclass(frozen=True, slots=True)
-class NewDelivery:
-    """What is to be delivered.
-
-    Attributes:
-        principal: who uploaded the job; its secret signs.
-    """
-
-    principal: str
-    url: str
-    event: WebhookEvent
-    body: str
-    created_at: Micros
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A row of the store."""
@@ -171,9 +156,10 @@ class Try:
     """Trying again is of no use."""
 
 
-def announced(job: Job, move: Move) -> NewDelivery | None:
-    """What a move has to announce of a job, as it is after it. Children of a batch are not
-    announced: their parent is.
+def announced(job: Job, move: Move) -> dict[str, Any] | None:
+    """The delivery of what a move has to announce of a job, as it is after it: its fields. Children
+    of a batch are not announced: their parent is. Who uploaded the job is its principal, whose
+    secret signs.
     """
     event = _EVENT_OF.get(move.to)
     if event is None or job.parent_id is not None:
@@ -201,7 +187,17 @@ def announced(job: Job, move: Move) -> NewDelivery | None:
             ended_at=None if job.ended_at is None else utc(job.ended_at),
         ),
     ).model_dump_json()
-    return NewDelivery(job.submitted_by, job.callback_url, event, body, move.at)
+    return {
+        "job_id": job.id,
+        "user_id": job.user_id,
+        "principal": job.submitted_by,
+        "url": job.callback_url,
+        "target": str(webhook_target(job.callback_url)),
+        "event": event,
+        "body": body,
+        "created_at": move.at,
+        "next_at": move.at,
+    }
 
 
 def next_try_s(last: Try, uniform: Callable[[float, float], float]) -> float | None:

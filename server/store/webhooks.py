@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from typing import Final, TypeAlias
 
 from server.domain.jobs import Job, Move
-from server.domain.webhooks import Delivery, Try, announced, webhook_target
+from server.domain.webhooks import Delivery, Try, announced
 from server.store import identity
 from server.store.columns import Columns, insert
 from shared.clock import Micros
@@ -36,8 +35,7 @@ _REPLACED: Final = "webhooks of "
 def announce(tx: Tx, job: Job, move: Move) -> None:
     """Add what a move has to announce, in the move's transaction."""
     if (new := announced(job, move)) is not None:
-        of = {"job_id": job.id, "user_id": job.user_id, "target": str(webhook_target(new.url))}
-        insert(tx, "deliveries", asdict(new) | of | {"next_at": new.created_at})
+        insert(tx, "deliveries", new)
 
 
 Walked: TypeAlias = tuple[str, str]

@@ -31,7 +31,10 @@ OWN = "https://a.example.org/own"
 def found(move, **fields):
     of_job = {"state": move.to, "submitted_by": "ann-laptop", "callback_url": OWN, "ended_at": 9}
     one = announced(job(**of_job | fields), move)
-    return one and (one.principal, one.url, one.event, json.loads(one.body)["data"]["status"])
+    if one is None:
+        return None
+    status = json.loads(one["body"])["data"]["status"]
+    return one["principal"], one["url"], one["event"], status
 
 
 def test_the_end_of_a_job_is_announced_to_its_address_and_nothing_else():
