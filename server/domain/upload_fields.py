@@ -219,10 +219,12 @@ class TooManyTags(FerrymanError):
         super().__init__(f"job {job_id} would have {count} tags, it may have {MAX_TAGS}")
 
 
-def with_tags(
-    job: Job, add: Collection[str], remove: Collection[str]
-) -> tuple[str, ...] | TooManyTags:
-    """The job's tags after a change: those that it keeps, in their order, then new ones."""
+def with_tags(job: Job, add: Collection[str], remove: Collection[str]) -> tuple[str, ...]:
+    """The job's tags after a change: those that it keeps, in their order, then new ones. Raises
+    TooManyTags.
+    """
     kept = dict.fromkeys(tag for tag in job.tags if tag not in remove)
     tags = (*kept, *(tag for tag in dict.fromkeys(add) if tag not in kept))
-    return tags if len(tags) <= MAX_TAGS else TooManyTags(job.id, len(tags))
+    if len(tags) > MAX_TAGS:
+        raise TooManyTags(job.id, len(tags))
+    return tags

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from server.domain.jobs import Bundle, FileKind, Result
 from server.store.statements import chunks
-from shared.clock import Micros
 from shared.sql import Tx
 
 
@@ -21,7 +20,7 @@ def can_share(tx: Tx, digest: str, size: int) -> bool:
     return bool(rows)
 
 
-def refer_to(tx: Tx, bundle: Bundle, at: Micros) -> Bundle | None:
+def refer_to(tx: Tx, bundle: Bundle) -> Bundle | None:
     """Count one job more.
 
     Returns:
@@ -39,8 +38,8 @@ def refer_to(tx: Tx, bundle: Bundle, at: Micros) -> Bundle | None:
         return Bundle(shared[0]["file"], bundle.size, bundle.digest) if shared else None
     rows = tx.rows(
         """
-        INSERT INTO bundles (file, digest, size, refs, created_at, shared)
-        VALUES (:file, :digest, :size, 1, :at, :shared)
+        INSERT INTO bundles (file, digest, size, refs, shared)
+        VALUES (:file, :digest, :size, 1, :shared)
         ON CONFLICT (digest, size) WHERE shared = 1 DO UPDATE SET refs = bundles.refs + 1
         RETURNING file
         """,
@@ -48,7 +47,6 @@ def refer_to(tx: Tx, bundle: Bundle, at: Micros) -> Bundle | None:
             "file": bundle.file,
             "digest": bundle.digest,
             "size": bundle.size,
-            "at": at,
             "shared": int(not bundle.own_modes),
         },
     )

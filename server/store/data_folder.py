@@ -119,13 +119,6 @@ def _check_mounts(folder: Path) -> None:
             raise OSError(errno.EXDEV, why, str(part)) from problem
 
 
-def is_older(marks: copies.Marks, record: copies.Marks) -> bool:
-    """Whether the database is a copy from before the record was written. The database is always
-    written before the record is, so a crash in between leaves a database that is newer.
-    """
-    return marks.starts < record.starts or marks.last_event < record.last_event
-
-
 async def open_data(
     table: ServerTable, machine: Clock, stack: AsyncExitStack, *, new_database: bool = False
 ) -> tuple[PersistentClock, Database, RecordKeeper]:
@@ -200,7 +193,9 @@ def mismatch(tx: Tx, folder: Path) -> str:
         known = record.server in (marks.server, *marks.former) or marks.server in record.former
         if not known:
             return f"is that of server {marks.server[:8]}"
-        return _OLDER if marks.server != record.server or is_older(marks, record) else ""
+        # The database is written before the record: a crash in between leaves one that is newer.
+        older = marks.starts < record.starts or marks.last_event < record.last_event
+        return _OLDER if older or marks.server != record.server else ""
     pages = [page for kind in FileKind for page in stored_names(folder, kind)]
     if pages and not any(retention.files_in_use(tx, page) for page in pages):
         return "knows none of them"

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from server.store import listed
+from server.store import pages
+from server.store.listed import Filter
 from server.store.migrations import TOP
 from shared.sql import Tx
 
@@ -67,10 +68,7 @@ def schedules(tx: Tx, user: str) -> list[int]:
 
 def jobs(tx: Tx, user: str, below: int | None, most: int) -> list[int]:
     """Numbers of its jobs that are no children, the newest first, below a number."""
-    before = 2**62 if below is None else below
-    values = {"user": user, "least": 0, "before": before, "limit": most}
-    rows = tx.rows(listed.newest({"user_id": ":user"}, None, top_level=True), values)
-    return [row["id"] for row in rows]
+    return pages.ids(tx, Filter(user_id=user, top_level=True), below, most)[0]
 
 
 def rename(tx: Tx, user: str, instead: str) -> None:

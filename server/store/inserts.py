@@ -48,7 +48,7 @@ def insert_job(
     if new.ticket is not None and not use_ticket(tx, new.ticket):
         raise TicketUsed
     if new.schedule_id is None:
-        bundle = bundles.refer_to(tx, new.bundle, new.created_at)
+        bundle = bundles.refer_to(tx, new.bundle)
     else:
         bundle = bundles.refer_again(tx, new.bundle)
     if bundle is None:

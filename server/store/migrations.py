@@ -246,7 +246,6 @@ _1: Migration = (
         digest TEXT NOT NULL,
         size INTEGER NOT NULL,
         refs INTEGER NOT NULL,
-        created_at INTEGER NOT NULL,
         shared INTEGER NOT NULL DEFAULT 1
     ) STRICT, WITHOUT ROWID
     """,

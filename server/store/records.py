@@ -9,74 +9,47 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
-from server.domain.retry import BackoffKind, RetryPolicy
+from server.domain.retry import RetryPolicy
 from server.store.columns import Columns
 from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
 # Few texts recur in most rows: each is parsed once.
+_parsed: Final = lru_cache(maxsize=256)
+_POLICY: Final = TypeAdapter(RetryPolicy)
 
 
-@lru_cache(maxsize=256)
-def _limits(text: str) -> Limits:
-    return Limits.model_validate_json(text)
-
-
-@lru_cache(maxsize=256)
-def _words(text: str) -> tuple[str, ...]:
+@_parsed
+def _tuple(text: str) -> tuple[Any, ...]:
     return tuple(json.loads(text))
 
 
-@lru_cache(maxsize=256)
-def _ids(text: str) -> tuple[int, ...]:
-    return tuple(json.loads(text))
-
-
-@lru_cache(maxsize=256)
-def _enforcement(text: str) -> Mapping[str, str]:
+@_parsed
+def _mapping(text: str) -> Mapping[str, Any]:
     return MappingProxyType(json.loads(text))
-
-
-@lru_cache(maxsize=256)
-def retry_policy(text: str) -> RetryPolicy:
-    values = json.loads(text)
-    return RetryPolicy(
-        retries=values["retries"],
-        delays_s=tuple(values["delays_s"]),
-        backoff=BackoffKind(values["backoff"]) if values["backoff"] else None,
-        delay_s=values["delay_s"],
-        max_delay_s=values["max_delay_s"],
-        retry_on=frozenset(values["retry_on"]),
-        no_retry_on=frozenset(values["no_retry_on"]),
-    )
-
-
-@lru_cache(maxsize=256)
-def _retry_text(policy: RetryPolicy) -> str:
-    return json.dumps(dataclasses.asdict(policy), default=sorted)
 
 
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "state": JobState,
     "before": JobState,
     "reason": Reason,
-    "limits": _limits,
+    "limits": _parsed(Limits.model_validate_json),
     "usage": Usage.model_validate_json,
-    "tags": _words,
-    "outputs": _words,
-    "warnings": _words,
-    "upload_warnings": _words,
-    "after": _ids,
-    "inputs_from": _ids,
-    "enforcement": _enforcement,
-    "output": _enforcement,
-    "fields": _enforcement,
+    "tags": _tuple,
+    "outputs": _tuple,
+    "warnings": _tuple,
+    "upload_warnings": _tuple,
+    "after": _tuple,
+    "inputs_from": _tuple,
+    "enforcement": _mapping,
+    "output": _mapping,
+    "fields": _mapping,
     "progress": Progress.model_validate_json,
-    "retry": retry_policy,
+    "retry": _parsed(_POLICY.validate_json),
     "hold": Hold,
     "deferred": bool,
     "gather": bool,
@@ -164,7 +137,7 @@ def _stored(value: Any) -> Any:
         case BaseModel():
             return value.model_dump_json()
         case RetryPolicy():
-            return _retry_text(value)
+            return _POLICY.dump_json(value).decode()
         case tuple() | list():
             return json.dumps(value)
         case Mapping():

@@ -9,7 +9,7 @@ from typing import Any
 from server.domain.allowances import Quota
 from server.domain.jobs import Job, Move
 from server.domain.live import NewEvent
-from server.domain.upload_fields import TooManyTags, with_tags
+from server.domain.upload_fields import with_tags
 from server.store import jobs, records
 from server.store.columns import insert
 from server.store.events import append_new_event
@@ -108,8 +108,6 @@ def change_tags(
     """
     job = jobs.get(tx, job_id)
     tags = with_tags(job, add, remove)
-    if isinstance(tags, TooManyTags):
-        raise tags
     if tags == job.tags:
         return job
     [row] = tx.rows(

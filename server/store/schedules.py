@@ -41,7 +41,7 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, most: Quota) -> Sched
         message = f"user {user} has {MOST_OF_USER} schedules, which is the most; delete one first"
         raise Conflict("too_many_schedules", message)
     check_quota(tx, most, user, new["service"], bundle.size, now)
-    kept = bundles.refer_to(tx, bundle, now)
+    kept = bundles.refer_to(tx, bundle)
     if kept is None:
         raise BundleGone
     if most.uploaded:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
 from server.domain.jobs import Job, Move
-from server.domain.service import Service
 from server.domain.statistics import Over, over
 from server.store import statistics
 from shared.sql import Tx
 from shared.wire import JobState
 
 log = structlog.get_logger()
-NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 
 HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""

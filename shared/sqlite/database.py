@@ -232,7 +232,7 @@ class Database:
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         """Read committed rows. Raises DatabaseUnavailable."""
-        return await self._read_in(self._reader, _rows, sql, params)
+        return await self._read_in(self._reader, Tx.rows, sql, params)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run it in the writer's thread, between two transactions. Raises DatabaseUnavailable."""
@@ -425,10 +425,6 @@ def _call(after: Sequence[Callable[[], None]]) -> None:
             call()
         except Exception:
             log.exception("database.call_failed")
-
-
-def _rows(tx: Tx, sql: str, params: Params | None) -> Sequence[Any]:
-    return tx.rows(sql, params or {})
 
 
 def _fill(tx: Tx) -> None:

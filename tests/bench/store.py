@@ -52,8 +52,8 @@ async def fill(
             ),
         )
         database.execute(
-            "INSERT INTO bundles (file, digest, size, refs, created_at, shared)"
-            " SELECT bundle_file, 'd', 1, 1, created_at, 0 FROM jobs"
+            "INSERT INTO bundles (file, digest, size, refs, shared)"
+            " SELECT bundle_file, 'd', 1, 1, 0 FROM jobs"
         )
         database.execute(
             """
