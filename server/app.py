@@ -37,7 +37,7 @@ from server.stages.services import Services
 from server.stages.stage import Core
 from server.stages.tokens import USES_EVERY_S
 from server.stages.wakeups import JobWakeups
-from server.storage.folder import FolderStorage
+from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import identity
 from server.store.data_folder import RecordKeeper, lock_folder, open_data
@@ -166,7 +166,7 @@ async def open_core(
         settings=settings,
         database=database,
         clock=clock,
-        storage=FolderStorage(table.data_dir, scratch, new_name),
+        storage=Storage(table.data_dir, scratch, new_name),
         scratch=scratch,
         fleet=Registry([], clock),
         services=Services(database, settings, clock, wakeups),

@@ -17,7 +17,6 @@ from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unre
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.measures import Measures
-from server.storage.base import FileStream
 from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
 from shared.clock import Clock, Micros
@@ -105,8 +104,13 @@ class Sessions:
     measures: Measures = field(default_factory=Measures)
 
 
-class Inputs(FileStream, Protocol):
+class Inputs(Protocol):
     """A ZIP of other jobs' files, which an attempt gets beside its bundle."""
+
+    @property
+    def size(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     @property
     def sha256(self) -> str: ...

@@ -15,8 +15,8 @@ from server.agents.agent import Agent
 from server.agents.registry import Registry
 from server.domain.agents import NoSuchPayload, Unreachable
 from server.domain.jobs import Result
-from server.storage.base import PendingFiles
 from server.storage.contents import Contents
+from server.storage.folder import PendingFiles
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey

@@ -14,8 +14,8 @@ from server.domain.service import Service
 from server.measures import Measures
 from server.settings.live import LiveSettings
 from server.stages.wakeups import JobWakeups
-from server.storage.base import Storage
 from server.storage.contents import Contents
+from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import bundles, children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros

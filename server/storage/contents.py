@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Result
-from server.storage.base import PendingFiles, Storage
+from server.storage.folder import PendingFiles, Storage
 from server.storage.scratch import NoSpace, Scratch, ScratchFile
 from shared.files.durable import write_all
 from shared.files.opened import closing_fd

@@ -216,7 +216,7 @@ class Scratch:
 
     Args:
         folder: made if missing.
-        new_name: as :class:`server.storage.base.Storage` has it.
+        new_name: as :class:`server.storage.folder.Storage` has it.
         min_free: bytes of disk that stay free.
 
     Raises:

@@ -25,7 +25,7 @@ from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.storage.contents import Contents
-from server.storage.folder import FolderStorage, stored_path
+from server.storage.folder import Storage, stored_path
 from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop
 from shared.ids import Start
@@ -74,7 +74,7 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
         return f"{int(token()):032x}"
 
     scratch = Scratch(tmp_path / "staging", new_name)
-    storage = FolderStorage(tmp_path, scratch, new_name)
+    storage = Storage(tmp_path, scratch, new_name)
     async with calling(tmp_path, slots=20) as agent, aiohttp.ClientSession() as http:
         sessions = Sessions(http, http, Contents(storage, scratch, AsyncMock(return_value=None)))
         client = FerrymanAgent(

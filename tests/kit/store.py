@@ -16,7 +16,7 @@ from server.settings.live import LiveSettings
 from server.settings.tables import ServerSettings, ServerTable
 from server.stages.stage import Core, Stage
 from server.stages.wakeups import JobWakeups
-from server.storage.base import Storage
+from server.storage.folder import Storage
 from server.store import (
     attempts,
     batches,

@@ -176,7 +176,7 @@ class World:
             return f"{next(self.names):032x}"
 
         self.scratch = scratch.Scratch(self.folder / "staging", new_name)
-        self.storage = folder.FolderStorage(self.folder, self.scratch, new_name)
+        self.storage = folder.Storage(self.folder, self.scratch, new_name)
         core = Core(
             database=self.database,
             storage=self.storage,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
 from server.maintenance.__main__ import program
-from server.storage.folder import FolderStorage
+from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import copies
 from server.store.data_folder import read_record
@@ -43,7 +43,7 @@ class Folder:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         numbers = itertools.count(len(list(path.iterdir())) * 1_000)  # above those of a copy
         self.scratch = Scratch(path / "staging", lambda: f"{next(numbers):032x}")
-        self.storage = FolderStorage(path, self.scratch, lambda: f"{next(numbers):032x}")
+        self.storage = Storage(path, self.scratch, lambda: f"{next(numbers):032x}")
 
     async def add(self, jobs: Store, user: str, *, to: JobState = JobState.QUEUED) -> Job:
         """A job with its files, moved to the state."""

@@ -20,7 +20,7 @@ from server.stages.deferral import Children, children_of
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, WaitingResults
-from server.storage.folder import FolderStorage
+from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import batches, bundles
 from shared.files.archives.inputs_list import list_line
@@ -184,7 +184,7 @@ class Place:
 
         self.folder, self.staging = folder, folder / "staging"
         self.scratch = Scratch(self.staging, new_name)
-        self.storage = FolderStorage(folder, self.scratch, new_name)
+        self.storage = Storage(folder, self.scratch, new_name)
         shared = core(database=self, storage=self.storage, scratch=self.scratch)
         self.contents, self.inputs = shared.contents, Inputs(shared)
         self.known: dict[int, Job] = {}

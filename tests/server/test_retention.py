@@ -24,7 +24,7 @@ from server.stages.clean import Clean
 from server.stages.get import Get
 from server.stages.tokens import NewToken
 from server.stages.wakeups import JobWakeups
-from server.storage.folder import FolderStorage, stored_path
+from server.storage.folder import Storage, stored_path
 from server.storage.scratch import Scratch
 from server.store.audit import AuditEntry
 from server.store.listed import Filter
@@ -57,7 +57,7 @@ class World:
         keep: the folder's record was written.
     """
 
-    def __init__(self, database: Database, storage: FolderStorage, folder: Path) -> None:
+    def __init__(self, database: Database, storage: Storage, folder: Path) -> None:
         self.storage, self.folder, self.clock = storage, folder, SimClock()
         self.wakeups, self.keep = JobWakeups(), AsyncMock()
         self.changed: list[Job] = []
@@ -128,7 +128,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     def new_name() -> str:
         return f"{next(numbers) * 0x1234567:032x}"[::-1]
 
-    storage = FolderStorage(tmp_path, Scratch(tmp_path / "staging", new_name), new_name)
+    storage = Storage(tmp_path, Scratch(tmp_path / "staging", new_name), new_name)
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
     yield World(database, storage, tmp_path)
     await database.close()

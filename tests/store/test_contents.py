@@ -16,7 +16,7 @@ from server.domain.errors import QueueFull
 from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Result
 from server.stages import merged_results
 from server.storage.contents import Contents
-from server.storage.folder import FolderStorage
+from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import bundles, claims
 from server.store.claims import Offer
@@ -104,7 +104,7 @@ async def test_the_database_gives_back_the_room_of_rows_that_are_gone(jobs: Stor
 def contents(jobs: Store, tmp_path: Path) -> Contents:
     names = iter(f"{number:032x}" for number in range(9))
     scratch = Scratch(tmp_path / "staging", lambda: next(names))
-    storage = FolderStorage(tmp_path, scratch, lambda: next(names))
+    storage = Storage(tmp_path, scratch, lambda: next(names))
     return Contents(storage, scratch, lambda name: jobs.database.read(bundles.content, name))
 
 

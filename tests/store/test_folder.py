@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from server.domain.jobs import FileKind
 from server.storage import scratch as scratch_module
-from server.storage.folder import FolderStorage, stored_path
+from server.storage.folder import Storage, stored_path
 from server.storage.scratch import NoSpace, Reservation, Scratch, Space
 from shared.clock import yield_to_loop
 from shared.files import durable
@@ -32,12 +32,12 @@ def scratch(tmp_path: Path) -> Scratch:
 
 
 @pytest.fixture
-def storage(tmp_path: Path, scratch: Scratch) -> FolderStorage:
+def storage(tmp_path: Path, scratch: Scratch) -> Storage:
     numbers = iter(range(1_000))
-    return FolderStorage(tmp_path, scratch, lambda: f"{next(numbers):032x}")
+    return Storage(tmp_path, scratch, lambda: f"{next(numbers):032x}")
 
 
-async def put(storage: FolderStorage, content: bytes | AsyncIterator[bytes] = b"content") -> str:
+async def put(storage: Storage, content: bytes | AsyncIterator[bytes] = b"content") -> str:
     async with storage.pending(R) as pending:
         name = await pending.put(content)
         pending.commit()
@@ -142,14 +142,14 @@ async def test_what_a_slow_disk_said_before_refuses_nothing(tmp_path, scratch, m
         answer.set()
 
 
-async def test_folders_are_closed_to_others(tmp_path: Path, storage: FolderStorage) -> None:
+async def test_folders_are_closed_to_others(tmp_path: Path, storage: Storage) -> None:
     name = await put(storage)
     folder = stored_path(tmp_path, R, name).parent
     for path in (folder, folder.parent, tmp_path / "bundles", tmp_path / "staging"):
         assert path.stat().st_mode & 0o777 == 0o700
 
 
-async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: FolderStorage) -> None:
+async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: Storage) -> None:
     """Nothing outside the folder is deleted as an orphan."""
     outside = tmp_path / "outside"
     outside.mkdir()

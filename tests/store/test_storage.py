@@ -17,8 +17,7 @@ import pytest
 
 from server.agents import answers
 from server.domain.jobs import FileKind
-from server.storage.base import InUse, Storage
-from server.storage.folder import FolderStorage
+from server.storage.folder import InUse, Storage
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import RealClock
 from tests.kit.each import each
@@ -45,7 +44,7 @@ class Place:
 
     def run(self) -> Storage:
         """The storage as another run of the server sees it."""
-        return FolderStorage(self.folder, self.scratch(), self.new_name)
+        return Storage(self.folder, self.scratch(), self.new_name)
 
     @contextmanager
     def full(self) -> Iterator[None]:
