@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from server.domain.jobs import FileKind
 from server.storage.contents import memory_file
@@ -20,6 +21,9 @@ from shared.files import durable
 from shared.files.bundles.reader import BundleReader
 from shared.files.names import BundleError
 from shared.sql import Tx
+
+FileTrouble: TypeAlias = tuple[str, str]
+"""What is wrong with a stored file: a word for programs, and a text."""
 
 
 @dataclass(slots=True)
@@ -99,24 +103,12 @@ def _link_or_copy(source: Path, target: Path) -> None:
     target.chmod(0o600)
 
 
-@dataclass(frozen=True, slots=True)
-class FileTrouble:
-    """What is wrong with a stored file.
-
-    Attributes:
-        kind: for programs.
-    """
-
-    kind: str
-    text: str
-
-
 def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | None:
     """Compare a stored file with its row; None: it is as it should be."""
     try:
         size = path.stat().st_size
         if size != file.size:
-            return FileTrouble("wrong_size", f"it has {size} bytes, not {file.size}")
+            return "wrong_size", f"it has {size} bytes, not {file.size}"
         if not digests:
             return None
         if file.kind is FileKind.RESULT:
@@ -126,14 +118,14 @@ def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | 
             with BundleReader(path, max_files=1_000_000) as reader:
                 same = reader.summary().digest == file.digest
     except FileNotFoundError:
-        return FileTrouble("missing_file", "it is not there")
+        return "missing_file", "it is not there"
     except BundleError as problem:
-        return FileTrouble("damaged_bundle", f"it is no bundle: {problem}")
+        return "damaged_bundle", f"it is no bundle: {problem}"
     except OSError as problem:
         return unreadable(problem)
-    return None if same else FileTrouble("wrong_digest", "its digest is not that of its row")
+    return None if same else ("wrong_digest", "its digest is not that of its row")
 
 
 def unreadable(problem: OSError) -> FileTrouble:
     """It may be whole all the same."""
-    return FileTrouble("unreadable_file", f"it cannot be read: {problem.strerror or problem}")
+    return "unreadable_file", f"it cannot be read: {problem.strerror or problem}"

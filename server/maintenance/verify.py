@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from server.domain.jobs import ROW_BYTES, FileKind
+from server.maintenance.doctor import holder
 from server.maintenance.files import FileTrouble, readable, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows
@@ -22,7 +23,7 @@ from server.store.retention import files_in_use
 from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros
 from shared.files import durable
-from shared.files.durable import FolderInUse, FolderLock
+from shared.files.durable import FolderLock
 from shared.sql import Tx
 from shared.sqlite.database import lock_database
 from shared.sqlite.files import DatabaseUnavailable, check_version, connected, file_size
@@ -57,25 +58,6 @@ class Verified:
     findings: list[Finding] = field(default_factory=list)
     repaired: int = 0
     left: int = 0
-
-    def add(self, finding: Finding) -> None:
-        if finding.repaired:
-            self.repaired += 1
-        else:
-            self.left += 1
-        if len(self.findings) < MOST_NAMED:
-            self.findings.append(finding)
-
-
-def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises NewerSchema, DatabaseUnavailable: it has to be upgraded first."""
-    version = check_version(connection, path, len(MIGRATIONS))
-    if version < len(MIGRATIONS):
-        cause = sqlite3.DatabaseError(
-            f"{path} has schema version {version}, this program works with {len(MIGRATIONS)}: "
-            "start the server once"
-        )
-        raise DatabaseUnavailable(cause)
 
 
 @dataclass(slots=True)
@@ -115,7 +97,13 @@ class Verification:
             if not self.db_path.is_file():
                 raise FileNotFoundError(2, "there is no database of a server", str(self.db_path))
             database = stack.enter_context(connected(self.db_path, "rw" if self.repair else "ro"))
-            _check_schema(database, self.db_path)
+            version = check_version(database, self.db_path, len(MIGRATIONS))
+            if version < len(MIGRATIONS):  # it has to be upgraded first
+                cause = sqlite3.DatabaseError(
+                    f"{self.db_path} has schema version {version}, this program works with "
+                    f"{len(MIGRATIONS)}: start the server once"
+                )
+                raise DatabaseUnavailable(cause)
             if (wrong := look(self.data_dir, self.db_path)) and self.repair:
                 raise WrongDatabase(f"nothing was repaired: {wrong.text}", wrong.advice)
             self._look(database, wrong)
@@ -145,7 +133,7 @@ class Verification:
             self._add(miscount.counted.name, str(miscount.key), miscount.text, done)
         for file in chain(stored_rows.bundles(tx), stored_rows.results(tx, self.since)):
             self._check(database, file)
-        if self.repair or not _in_use(self.data_dir):  # a server is storing some, else
+        if self.repair or holder(self.data_dir) is None:  # a server is storing some, else
             then = "; a server removes it after a day" if wrong is None else ""
             for kind in FileKind:
                 self._strays(tx, kind, then)
@@ -160,7 +148,12 @@ class Verification:
         self.progress(what, self.done.checked[what])
 
     def _add(self, kind: str, about: str, message: str, repaired: str = "") -> None:
-        self.done.add(Finding(kind, about, message, repaired))
+        if repaired:
+            self.done.repaired += 1
+        else:
+            self.done.left += 1
+        if len(self.done.findings) < MOST_NAMED:
+            self.done.findings.append(Finding(kind, about, message, repaired))
 
     def _check(self, database: sqlite3.Connection, file: StoredFile) -> None:
         """One stored file against its row."""
@@ -171,20 +164,21 @@ class Verification:
                 trouble = _no_zip(path)
         if trouble is None or not files_in_use(Tx(database), [file.name]):
             return  # removed meanwhile, with its row
+        kind, text = trouble
         repaired = ""
-        if self.repair and self._is_lost(file, trouble):
-            repaired = stored_rows.give_up(database, file, trouble.text, self.clock.now())
+        if self.repair and self._is_lost(file, kind):
+            repaired = stored_rows.give_up(database, file, text, self.clock.now())
         owner = f"{file.kind}/{file.name}" if file.kind is FileKind.BUNDLE else file.owner
-        self._add(trouble.kind, owner, f"{file.kind}/{file.name}: {trouble.text}", repaired)
+        self._add(kind, owner, f"{file.kind}/{file.name}: {text}", repaired)
 
-    def _is_lost(self, file: StoredFile, trouble: FileTrouble) -> bool:
+    def _is_lost(self, file: StoredFile, trouble: str) -> bool:
         """Whether the file is gone for good: a disk that fails to read, or is not mounted, may come
         back, and what is given up does not.
         """
-        if trouble.kind == "missing_file" and file.size > ROW_BYTES:
+        if trouble == "missing_file" and file.size > ROW_BYTES:
             folder = self.data_dir / file.kind
             return folder.is_dir() and any(folder.iterdir())
-        return trouble.kind != "unreadable_file"
+        return trouble != "unreadable_file"
 
     def _strays(self, tx: Tx, kind: FileKind, then: str) -> None:
         """Files that no row refers to."""
@@ -216,13 +210,4 @@ def _no_zip(path: Path) -> FileTrouble | None:
     except OSError as problem:
         return unreadable(problem)
     except (zipfile.BadZipFile, ValueError) as problem:
-        return FileTrouble("no_zip", f"it is no ZIP: {problem}")
-
-
-def _in_use(data_dir: Path) -> bool:
-    """Whether a server runs, which removes stray files itself, and may be storing some."""
-    try:
-        FolderLock(data_dir).close()
-    except (FolderInUse, OSError):
-        return True
-    return False
+        return "no_zip", f"it is no ZIP: {problem}"

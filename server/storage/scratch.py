@@ -12,7 +12,6 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -74,52 +73,6 @@ class Space:
         return self.free_bytes - self._min_free - (self._granted - self._written_before)
 
 
-class Reservation:
-    """What one file has been granted; one thread at a time.
-
-    Attributes:
-        held: bytes granted and not yet known to be written.
-    """
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self.held = 0
-        self._taken = self._last = 0
-
-    def take(self, count: int) -> None:
-        """Before writing ``count`` more bytes, and after having written those before. Blocking.
-        Raises NoSpace.
-        """
-        space = self._space
-        with space._lock:
-            self._count_last()
-        if count > self.held:
-            space.measure()
-        with space._lock:
-            if (missing := count - self.held) > 0:
-                available = space._available()
-                if available < missing:
-                    raise NoSpace
-                ahead = min(available, missing + min(self._taken, _MOST_AHEAD))
-                space._granted += ahead
-                self.held += ahead
-            self._last = count
-            self._taken += count
-
-    def end(self) -> None:
-        """Give back what was not written."""
-        with self._space._lock:
-            self._count_last()
-            self._space._granted -= self.held
-            self.held = 0
-
-    def _count_last(self) -> None:
-        """The last bytes were written, if not, the disk has them when it is asked again."""
-        self._space._written += self._last
-        self.held -= self._last
-        self._last = 0
-
-
 class LocalStream:
     """``FileStream`` of a local file; made in a thread.
 
@@ -158,7 +111,6 @@ class LocalStream:
         return data
 
 
-@dataclass(slots=True)
 class ScratchFile:
     """A local file that its owner writes; iterated over, it yields its content. For ``async with``;
     in a thread, for ``with``. Whatever is at its path at the end is removed.
@@ -168,15 +120,43 @@ class ScratchFile:
         made: whether there may be something now. Whoever knows that there is nothing says so.
     """
 
-    path: Path
-    reservation: Reservation
-    made: bool = True
+    def __init__(self, path: Path, space: Space) -> None:
+        self.path, self.made, self._space = path, True, space
+        self._held = self._taken = self._last = 0
+        """Bytes: granted and not known to be written, ever asked for, asked for last."""
 
     def reserve(self, count: int) -> None:
-        """Before writing ``count`` more bytes, and after writing those before. Blocking.
-        Raises NoSpace.
+        """Before writing ``count`` more bytes, and after having written those before; one thread at
+        a time. Blocking. Raises NoSpace.
         """
-        self.reservation.take(count)
+        space = self._space
+        with space._lock:
+            self._count_last()
+        if count > self._held:
+            space.measure()
+        with space._lock:
+            if (missing := count - self._held) > 0:
+                available = space._available()
+                if available < missing:
+                    raise NoSpace
+                ahead = min(available, missing + min(self._taken, _MOST_AHEAD))
+                space._granted += ahead
+                self._held += ahead
+            self._last = count
+            self._taken += count
+
+    def release(self) -> None:
+        """Give back what was not written."""
+        with self._space._lock:
+            self._count_last()
+            self._space._granted -= self._held
+            self._held = 0
+
+    def _count_last(self) -> None:
+        """The last bytes were written, if not, the disk has them when it is asked again."""
+        self._space._written += self._last
+        self._held -= self._last
+        self._last = 0
 
     async def write(self, content: AsyncIterable[bytes]) -> None:
         """Write the content to the new file. Raises OSError."""
@@ -198,7 +178,7 @@ class ScratchFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.reservation.end()
+        self.release()
         durable.remove_quietly(self.path)
 
     async def __aenter__(self) -> ScratchFile:
@@ -208,7 +188,7 @@ class ScratchFile:
         if self.made:
             await asyncio.to_thread(self.__exit__)
         else:
-            self.reservation.end()
+            self.release()
 
 
 class Scratch:
@@ -233,7 +213,7 @@ class Scratch:
 
     def file(self, name: str | None = None) -> ScratchFile:
         """A new scratch file."""
-        return ScratchFile(self._folder / (name or self._new_name()), Reservation(self._space))
+        return ScratchFile(self._folder / (name or self._new_name()), self._space)
 
     async def too_full_for(self, count: int) -> int | None:
         """How many bytes are free, if ``count`` more may not be written. None: they may, or the

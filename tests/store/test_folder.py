@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from server.domain.jobs import FileKind
 from server.storage import scratch as scratch_module
 from server.storage.folder import Storage, stored_path
-from server.storage.scratch import NoSpace, Reservation, Scratch, Space
+from server.storage.scratch import NoSpace, Scratch, ScratchFile, Space
 from shared.clock import yield_to_loop
 from shared.files import durable
 from tests.kit.store import chunks
@@ -186,6 +186,7 @@ async def test_bytes_that_cannot_be_synced_leave_nothing(tmp_path, storage, monk
 # -- a part of the disk stays free
 
 MIN_FREE = 1000
+NOWHERE = Path("nowhere")
 
 
 class Disk:
@@ -211,13 +212,13 @@ class Disk:
 )
 def test_however_writers_take_turns_min_free_is_kept(size, turns):
     disk = Disk(MIN_FREE + size)
-    writers = [Reservation(disk.space) for _ in range(4)]
+    writers = [ScratchFile(NOWHERE, disk.space) for _ in range(4)]
     pending = [0] * 4
     for number, count in turns:
         disk.write(pending[number])  # the piece before is on the disk
         pending[number] = 0
         try:
-            writers[number].take(count)
+            writers[number].reserve(count)
         except NoSpace:
             continue
         pending[number] = count
@@ -225,33 +226,33 @@ def test_however_writers_take_turns_min_free_is_kept(size, turns):
         disk.write(left)
     assert disk.least >= MIN_FREE
     for one in writers:
-        one.end()
+        one.release()
     disk.space.measure()
     assert disk.space.available() == disk.free() - MIN_FREE
 
 
 def test_what_is_granted_to_one_is_not_there_for_another_until_it_ends():
     disk = Disk(MIN_FREE + 100)
-    first, second = Reservation(disk.space), Reservation(disk.space)
-    first.take(60)
+    first, second = ScratchFile(NOWHERE, disk.space), ScratchFile(NOWHERE, disk.space)
+    first.reserve(60)
     with pytest.raises(NoSpace) as caught:
-        second.take(60)
+        second.reserve(60)
     assert caught.value.errno == errno.ENOSPC
-    second.take(30)
+    second.reserve(30)
     assert disk.space.available() == 10
-    first.end()
-    second.end()
+    first.release()
+    second.release()
     disk.space.measure()
     assert disk.space.available() == 100, "nothing was written"
 
 
 def test_a_small_file_holds_little_and_a_large_one_asks_the_disk_now_and_then_only():
     disk = Disk(1 << 50)
-    small, before = Reservation(disk.space), disk.space.available()
-    small.take(500)
-    small.take(500)
+    small, before = ScratchFile(NOWHERE, disk.space), disk.space.available()
+    small.reserve(500)
+    small.reserve(500)
     assert before - disk.space.available() <= 2000
-    asked, large = disk.asked, Reservation(disk.space)
+    asked, large = disk.asked, ScratchFile(NOWHERE, disk.space)
     for _ in range(4096):  # 256 MiB
-        large.take(64 << 10)
+        large.reserve(64 << 10)
     assert disk.asked - asked < 100
