@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 from prometheus_client.registry import Collector
 
 from client_agent.payloads import attempt_keys
@@ -39,8 +38,6 @@ from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable, Migration
 from shared.wakeups import Wakeups
 from shared.wire import PayloadState
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _1: Final[Migration] = (
     """
@@ -107,10 +104,7 @@ MIGRATIONS: Final = (_1,)
 async def open_database(path: Path) -> Database:
     """Open or make it, with the schema of now. Raises DatabaseUnavailable, NewerSchema, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    database = await Database.open(path, MIGRATIONS)
-    if database.upgraded_from is not None:
-        log.info("database.upgraded", copy=str(database.upgraded_from))
-    return database
+    return await Database.open(path, MIGRATIONS)
 
 
 _TOMBSTONE: Final = """

@@ -38,7 +38,7 @@ from server.domain.upload_fields import UploadRequest, check_children, given
 from server.stages.stage import Stage
 from server.storage.contents import memory_file
 from server.storage.scratch import ScratchFile
-from server.store import bundles, inserts, jobs, permits
+from server.store import bundles, inserts, permits, records
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -309,7 +309,7 @@ class Accept(Stage):
     ) -> BadField | None:
         wanted = (("after", request.after), ("inputs_from", request.inputs_from))
         ids = {job_id for _, named in wanted for job_id in named}
-        found = await self._database.read(jobs.several, ids) if ids else {}
+        found = await self._database.read(records.several, ids) if ids else {}
         for field, named in wanted:
             for job_id in named:
                 job = found.get(job_id)

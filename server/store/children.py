@@ -13,10 +13,12 @@ from typing import Any, Final
 from server.domain import ending
 from server.domain.batch import Batch, NewChild
 from server.domain.jobs import FIRST_EVENT, Hold, Job, Move
+from server.domain.live import NewEvent
 from server.store import records
-from server.store.events import append_to_each
+from server.store.events import append, values_of
 from server.store.statements import changed, chunks, moved, queued
 from shared.clock import Micros
+from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState
 
@@ -61,10 +63,10 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
         """,
         {"parent": parent_id, "most": _AT_ONCE},
     )
-    values = {"at": at, "message": message}
+    values, event = {"at": at, "message": message}, NewEvent("job.cancelled", message)
     for names, ids in chunks([row["id"] for row in open_ones if row["state"] == "Queued"]):
-        append_to_each(tx, names, values | ids, JobState.CANCELLED, "job.cancelled")
-        cancelled = tx.rows(
+        cancelled = records.jobs(
+            tx,
             f"""
             UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
                 cancel_requested_at = :at
@@ -76,7 +78,8 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
             "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
             {"parent": parent_id, "count": len(cancelled)},
         )
-        for job in map(records.job, cancelled):
+        for job in cancelled:
+            append(tx, [values_of(job.key, job.state, None, at, event, JobState.QUEUED)])
             was = dataclasses.replace(job, state=JobState.QUEUED)
             moved(tx, ending.move(was, job.state, at, message), job)
     for names, ids in chunks([row["id"] for row in open_ones if row["state"] != "Queued"]):
@@ -127,17 +130,16 @@ def insert_children(
         values,
     )
     queued(tx, added[0]["service"], added[0]["user_id"], len(added))
-    for names, ids in chunks([row["id"] for row in added]):
-        of_all = {"at": at, "message": message} | ids
-        append_to_each(tx, names, of_all, JobState.QUEUED, FIRST_EVENT, before="NULL")
-    values = {"parent": batch.parent_id, "first": min(row["id"] for row in added)}
+    event = NewEvent(FIRST_EVENT, message)
+    ids = sorted(row["id"] for row in added)
+    append(tx, [values_of(AttemptKey(one, 0), JobState.QUEUED, None, at, event) for one in ids])
     tx.rows(
         """
         INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags
         JOIN jobs ON jobs.parent_id = job_tags.job_id
         WHERE job_tags.job_id = :parent AND jobs.id >= :first
         """,
-        values,
+        {"parent": batch.parent_id, "first": ids[0]},
     )
 
 

@@ -135,8 +135,6 @@ async def open_data(
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS)
     stack.push_async_callback(database.close)
-    if database.upgraded_from is not None:
-        log.info("database.upgraded", copy=str(database.upgraded_from))
     await database.run(lambda connection: _tie(connection, table, clock, new_database))
     keeper = RecordKeeper(table.data_dir, database)
     stack.push_async_callback(keeper.keep)  # at the end, too, before the database is closed

@@ -192,10 +192,7 @@ def broken(tx: Tx) -> list[BrokenDependency]:
         GROUP BY jobs.id ORDER BY jobs.id LIMIT {_AT_ONCE}
         """  # noqa: S608 - no user input
     )
-    priors = {}
-    for names, params in chunks(list({row["on_id"] for row in rows})):
-        found = tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params)  # noqa: S608
-        priors.update({row["id"]: records.job(row) for row in found})
+    priors = records.several(tx, {row["on_id"] for row in rows})
     return [
         BrokenDependency(records.job(row), row["on_id"], priors.get(row["on_id"])) for row in rows
     ]

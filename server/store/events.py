@@ -70,31 +70,6 @@ def _insert(count: int) -> str:
     return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
 
 
-def append_to_each(
-    tx: Tx,
-    names: str,
-    values: Mapping[str, Any],
-    state: JobState,
-    event: str,
-    before: str = "state",
-) -> None:
-    """Write an event of each of these jobs, which no agent has: it gets into this state.
-
-    Args:
-        names: placeholders of their ids, which ``values`` has; and ``at`` and ``message``.
-        before: the state that it had, in SQL.
-    """
-    tx.rows(
-        f"""
-        INSERT INTO events ({", ".join(_COLUMNS)})
-        SELECT id, :at, attempt, {before}, '{state}', NULL, :message, '{event}', 'info', NULL,
-            '{{}}'
-        FROM jobs WHERE id IN ({names}) ORDER BY id
-        """,  # noqa: S608 - placeholders
-        values,
-    )
-
-
 def append_new_event(
     tx: Tx,
     key: AttemptKey,

@@ -118,15 +118,6 @@ def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, A
     return values
 
 
-def several(tx: Tx, job_ids: Iterable[int]) -> dict[int, Job]:
-    """Those that are there, by their numbers."""
-    found = {}
-    for names, params in statements.chunks([*job_ids]):
-        for row in tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params):  # noqa: S608
-            found[row["id"]] = records.job(row)
-    return found
-
-
 def get(tx: Tx, job_id: int) -> Job:
     rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
     if not rows:

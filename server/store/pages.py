@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
-from server.store import jobs as store_jobs
-from server.store import listed
+from server.store import listed, records
 from server.store.listed import Filter
 from server.store.statements import chunks
 from shared.clock import Micros
@@ -51,7 +50,7 @@ def page(tx: Tx, where: Filter, before_id: int | None, limit: int) -> tuple[list
     A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
     """
     found, following = ids(tx, where, before_id, limit)
-    jobs = store_jobs.several(tx, found)
+    jobs = records.several(tx, found)
     return [jobs[one] for one in found if one in jobs], following
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +15,7 @@ from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry import RetryPolicy
 from server.store.columns import Columns
+from server.store.statements import chunks
 from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
@@ -83,6 +84,15 @@ def job(row: Row) -> Job:
 def jobs(tx: Tx, sql: str, params: Params = _NONE) -> list[Job]:
     """Those whose rows a statement gives."""
     return [job(row) for row in tx.rows(sql, params)]
+
+
+def several(tx: Tx, job_ids: Iterable[int]) -> dict[int, Job]:
+    """Those that are there, by their numbers."""
+    found = {}
+    for names, params in chunks([*job_ids]):
+        for row in tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params):  # noqa: S608
+            found[row["id"]] = job(row)
+    return found
 
 
 def attempt(row: Row) -> Attempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from shared.sql import Tx
 
@@ -102,10 +102,7 @@ COUNTED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Miscount:
-    """A value that is wrong."""
-
+class Miscount(NamedTuple):
     counted: Counted
     key: str | int
     stored: int

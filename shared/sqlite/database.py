@@ -157,9 +157,7 @@ _Waiting: TypeAlias = tuple[Callable[[Tx], Any], asyncio.Future[Any]]
 class Database:
     """One SQLite file, opened by :meth:`open` and closed by :meth:`close`."""
 
-    def __init__(
-        self, connections: Sequence[Connection], lock: FileLock, copy: Path | None
-    ) -> None:
+    def __init__(self, connections: Sequence[Connection], lock: FileLock) -> None:
         self._writer, self._reader, self._lists = connections
         self._lock = lock
         self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
@@ -174,8 +172,6 @@ class Database:
         self.listener: Any = None
         """What transactions give what they have changed to, after their commit."""
         self.memory: dict[str, Any] = {}
-        self.upgraded_from = copy
-        """The copy that was made before the schema was brought up to date, if it was just now."""
 
     @property
     def failure(self) -> DatabaseUnavailable | None:
@@ -217,7 +213,9 @@ class Database:
             if isinstance(problem, sqlite3.Error | NoRoomForCopy):
                 raise DatabaseUnavailable(problem) from problem
             raise
-        return cls(connections, lock, copy)
+        if copy is not None:
+            log.info("database.upgraded", copy=str(copy))
+        return cls(connections, lock)
 
     async def close(self) -> None:
         """Finish the changes that were handed in, then close: an open connection's thread would

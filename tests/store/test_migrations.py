@@ -40,10 +40,9 @@ migrate(connection, Path(sys.argv[1]), ((), step()))
 
 
 async def opened(path: Path, *migrations: Migration) -> Path | None:
-    database = await Database.open(path, migrations)
-    copy = database.upgraded_from
-    await database.close()
-    return copy
+    before = {*path.parent.glob("*.schema-*")}
+    await (await Database.open(path, migrations)).close()
+    return next(iter({*path.parent.glob("*.schema-*")} - before), None)
 
 
 def version_and_columns(path: Path) -> tuple[int, list[str]]:
