@@ -35,7 +35,6 @@ class Receivers(HttpWebhookClient):
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
-        self.status = 204
         self.tried: list[tuple[float, int, str]] = []
         """Seconds from the start, number of the delivery, address."""
         self.signed: list[tuple[str, str, int]] = []
@@ -54,8 +53,7 @@ class Receivers(HttpWebhookClient):
         await self.hold.wait()
         for name in names:
             self.open[name] -= 1
-        problem = None if self.status == 204 else f"answered {self.status}"
-        return Try(delivery.tries, self._clock.now(), 0.1, self.status, problem)
+        return Try(delivery.tries, self._clock.now(), 0.1, 204, None)
 
     async def refusal(self, target: WebhookTarget) -> str | None:
         return None

@@ -59,11 +59,6 @@ def contents(body: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def of_both(left: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What is given out, without the receipt."""
-    return {path: BUNDLE[path] for path in KEPT} | {"nothing/": b""} | dict(left)
-
-
 def digest(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
@@ -140,7 +135,7 @@ async def test_new_files_are_listed_first_and_each_is_read_where_it_is(served: S
             query = f"limit=2&cursor={found['next']}" if found["next"] else ""
         assert paged == [one["path"] for one in listed]
         for path in (*LEFT, *KEPT):
-            content = of_both(LEFT)[path]
+            content = (BUNDLE | LEFT)[path]
             assert (await here.get(f"files/{path}"))[2] == content
             if len(content) > 2:
                 status, _, body = await here.get(f"files/{path}", Range="bytes=1-2")

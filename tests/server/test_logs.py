@@ -178,19 +178,6 @@ async def test_a_log_costs_the_same_however_many_files_the_result_has(served: Se
         assert 0 < one.call_count + other.call_count < 50
 
 
-async def test_a_followed_log_goes_on_from_the_agent_into_the_result(served: Served) -> None:
-    async with running(served) as here:
-        await here.agent.write(here.held(), b"one\n")
-        async with here.caller.session.get(f"{here.caller.url}{here.path}/logs?follow=1") as answer:
-            assert answer.headers["X-Accel-Buffering"] == "no"
-            assert answer.headers["Ferryman-Log-Ended"] == "false"
-            assert await answer.content.readline() == b"one\n"
-            await here.agent.write(here.held(), b"two\n")
-            assert await answer.content.readline() == b"two\n"
-            await here.end("one\ntwo\n[8 bytes left out]\nend\n")
-            assert await answer.content.read() == b"[8 bytes left out]\nend\n"
-
-
 async def test_a_followed_log_is_text_for_browsers(served: Served) -> None:
     async with running(served) as here:
         async with followed(here.caller, f"{here.path}/logs?offset=0") as (answer, messages):
@@ -289,7 +276,7 @@ async def test_a_followed_log_ends_when_nothing_is_written_for_a_while_and_with_
             assert await answer.content.read() == b""
 
 
-async def test_a_followed_log_survives_its_agents_absence(
+async def test_a_followed_log_survives_its_agents_absence_and_goes_on_into_the_result(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "_AGAIN_S", 0.02)
@@ -306,8 +293,12 @@ async def test_a_followed_log_survives_its_agents_absence(
 
         here.agent.trick = cut_off
         async with here.caller.session.get(f"{here.caller.url}{here.path}/logs?follow=1") as answer:
+            assert answer.headers["X-Accel-Buffering"] == "no"
+            assert answer.headers["Ferryman-Log-Ended"] == "false"
             assert await answer.content.readline() == b"one\n"
             assert cut == 3
-            await here.end("one\ntwo\n")
-            assert await answer.content.read() == b"two\n"
+            await here.agent.write(here.held(), b"two\n")
+            assert await answer.content.readline() == b"two\n"
+            await here.end("one\ntwo\n[8 bytes left out]\nend\n")
+            assert await answer.content.read() == b"[8 bytes left out]\nend\n"
         here.agent.trick = None

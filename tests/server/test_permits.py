@@ -264,13 +264,8 @@ async def test_an_altered_or_expired_permit_is_refused(portal: Portal, browser: 
     ticket, brief_ticket = await portal.ticket(), await portal.ticket(expires_in="1m")
     link, brief_link = await portal.link(job_id), await portal.link(job_id, expires_in="1m")
     for good, kind in ((ticket, "ticket"), (link, "link")):
-        head, _, text = good.partition(f"{kind}=")
-        other = "B" if text[5] == "A" else "A"
-        for wrong in (
-            *(text[:-1], text[1:], text.replace(".", ""), "", "x", "%00", text + "A"),
-            f"{text[:5]}{other}{text[6:]}",
-        ):
-            assert await used(f"{head}{kind}={wrong}") == (403, f"{kind}_invalid"), wrong
+        for wrong in (good[:-1], good.partition("=")[0] + "=", f"{good}%00"):
+            assert await used(wrong) == (403, f"{kind}_invalid"), wrong
     for more in (f"&link={link.partition('link=')[2]}x", "&ticket=x"):
         assert (await used(f"{link}{more}"))[0] in (400, 403), more
     portal.place.warm.clock.forward(60)

@@ -57,6 +57,15 @@ def blocked():
         end.set()
 
 
+async def test_two_read_at_once_whoever_they_are(reads: Reads) -> None:
+    with blocked() as (work, begun):
+        reading = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(5)]
+        for _ in range(2):
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        assert len(reads._threads._threads) == 2  # all have asked
+    assert await asyncio.gather(*reading) == ["done"] * 5
+
+
 async def test_who_leaves_has_its_place_until_its_thread_is_done(reads: Reads) -> None:
     with blocked() as (work, begun):
         ann = [asyncio.create_task(as_caller("ann", reads, work))]
