@@ -25,7 +25,7 @@ from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.storage.contents import Contents
-from server.storage.folder import Storage, stored_path
+from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop
 from shared.ids import Start
@@ -181,18 +181,6 @@ async def test_an_answer_that_is_none_is_asked_for_again_by_key(
         with pytest.raises(Unreachable) as lost:
             await pair.send(*(single(job, pair.bundle) for job in pair.jobs(1)))
         assert lost.value.sent
-
-
-@pytest.mark.parametrize("left", [0, 60])
-async def test_a_bundle_that_was_cut_short_is_not_taken_for_one_that_the_agent_has(
-    tmp_path, left
-) -> None:
-    async with connected(tmp_path) as pair:
-        (job,) = [single(one, pair.bundle) for one in pair.jobs(1)]
-        stored = stored_path(tmp_path, FileKind.BUNDLE, pair.bundle.file)
-        stored.write_bytes(stored.read_bytes()[:left])
-        with pytest.raises(OSError, match="not as long as it was"):
-            await pair.send(job)
 
 
 async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(

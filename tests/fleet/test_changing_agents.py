@@ -222,26 +222,6 @@ async def test_where_new_settings_cannot_be_used_the_agents_before_are(fleet, mo
     assert seen == {""}
 
 
-async def test_two_agents_that_exchange_their_names_keep_their_jobs(fleet):
-    one, two = (FakeAgent(name, f"id-{name}", ends="Running", slots=1) for name in ("one", "two"))
-    await fleet.use(one, two)
-    jobs = await fleet.running(2)
-    mine, others = (agent.payloads[1].key for agent in (one, two))
-    await fleet.now(one=two, two=one)
-    await one.followed(2)
-    await two.followed(2)
-    names = {
-        key: (await fleet.job(int(key.split(".")[0]), until="Running"))["agent"]
-        for key in (mine, others)
-    }
-    assert names == {mine: "two", others: "one"}
-    for agent in (one, two):
-        await agent.end(agent.payloads[1])
-    for job_id in jobs:
-        assert (await fleet.job(job_id, until="Completed"))["attempt"] == 1
-    assert (one.starts.total(), two.starts.total()) == (1, 1)
-
-
 async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(fleet):
     agent = await north_of(fleet, slots=1)
     (first,) = await fleet.running()
@@ -279,24 +259,6 @@ async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_
     await fleet.now(north=AgentTable(url=agent.url))
     await fleet.job(third, until="Running")
     assert (await fleet.agents())["north"]["max_runs"] == {}
-
-
-async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(fleet):
-    agent = await north_of(fleet)
-    await fleet.configure("ends", on_shutdown="stop")
-    await fleet.configure("once", infra_retries=0)
-    jobs = {name: await fleet.upload(service=name) for name in ("", "ends", "once")}
-    for job_id in jobs.values():
-        await fleet.job(job_id, until="Running")
-        held = agent.held(f"{job_id}.1")
-        held.more = {"reason": "shutdown", "interrupted": True, "message": "it was stopped"}
-        await agent.end(held, "Failed")
-    for name in ("ends", "once"):
-        ended = await fleet.job(jobs[name], until="Failed")
-        why = f"it was stopped; it is not tried again, as service {name} says (on_shutdown)"
-        assert (ended["reason"], ended["message"], ended["attempt"]) == ("shutdown", why, 1)
-    await agent.until(lambda: agent.starts[f"{jobs['']}.2"] == 1)
-    assert agent.starts.total() == 4
 
 
 async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(fleet):

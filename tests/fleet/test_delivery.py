@@ -27,7 +27,7 @@ from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.sql import Tx
 from shared.sqlite.files import DatabaseUnavailable
-from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
+from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, Usage
 from tests.model.simulation import World, simulated
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
@@ -51,6 +51,15 @@ async def sweep(world: World, seconds: int = 0) -> None:
     for second in range(1 + seconds):
         await world.clock.advance(float(second > 0))
         await world.sweep()
+
+
+async def one_sent(world: World) -> tuple[Any, Any]:
+    """The only agent that is there, and the payload of job 1, which it has."""
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    return south, payload
 
 
 def always(agent: Any, problem: Exception) -> list[int]:
@@ -100,10 +109,7 @@ async def test_of_an_attempt_that_was_taken_its_agent_is_not_asked(world):
 
 
 async def test_an_end_is_left_to_the_next_connection_while_its_agent_is_away(world):
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     south.faults = ["cut"]
     south.end(payload, PayloadState.COMPLETED)
     await world.settle()
@@ -118,10 +124,7 @@ async def test_a_result_that_cannot_be_fetched_for_too_long_does_not_hold_its_jo
     world, cancelled
 ):
     world.lost_after_s = 100.0
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     south.fetch = mock.Mock(side_effect=Unreachable("it arrives damaged", sent=True))
     south.end(payload, PayloadState.COMPLETED)
     await world.clock.advance(90.0)
@@ -133,22 +136,6 @@ async def test_a_result_that_cannot_be_fetched_for_too_long_does_not_hold_its_jo
     job = await world.jobs.get(1)
     assert job.state is (JobState.CANCELLED if cancelled else JobState.QUEUED)
     assert "result could not be fetched" in job.message
-
-
-async def test_what_a_cancelled_job_left_is_bounded_too(world):
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
-    south.start(payload)
-    large = ResultInfo(size=4 << 30, sha256="x")
-    payload.result_info = lambda: None if payload.alive else large
-    south.fetch = mock.Mock()
-    await world.cancel(LOCAL, 1)
-    await world.settle()
-    assert (await world.jobs.get(1)).result is None
-    assert payload.status is PayloadState.CLEANED, "it was acknowledged"
-    south.fetch.assert_not_called()
 
 
 async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
@@ -295,10 +282,7 @@ async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
 
 
 async def test_an_end_does_not_wait_for_the_next_try_of_what_was_said_before_it(world, monkeypatch):
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     with monkeypatch.context() as broken:
         broken.setattr("server.store.jobs.move", mock.Mock(side_effect=OSError("no disk")))
         south.start(payload)
@@ -313,10 +297,7 @@ async def test_an_end_does_not_wait_for_the_next_try_of_what_was_said_before_it(
 
 async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connected_anew(world):
     """Both connections say it: with the new one the report of the former one is not forgotten."""
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     world.get.inbox._delay_s = 0.05
     looked_at, connected = Counter[Any](), copy.copy(south)
     settle = world.get.settle
@@ -343,12 +324,9 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     ],
 )
 async def test_what_fails_in_a_round_costs_no_report_that_was_taken_up(world, what, problem):
-    south = await south_alone(world)
     world.bulk = True
-    await world.upload("ann", "s")
-    await sweep(world)
+    south, payload = await one_sent(world)
     world.following.cancel()
-    ((_, payload),) = world.payloads()
     south.end(payload, PayloadState.COMPLETED)
     world.database.memory.clear()  # as after a change that was undone
     with mock.patch(what, side_effect=problem), suppress(DatabaseUnavailable):
@@ -359,10 +337,7 @@ async def test_what_fails_in_a_round_costs_no_report_that_was_taken_up(world, wh
 
 
 async def test_a_report_is_kept_though_nothing_can_be_done_for_it(world):
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     full = OSError(errno.ENOSPC, "no space left on device")
     with (
         mock.patch("server.storage.contents.Contents.keep", side_effect=full),
@@ -398,10 +373,7 @@ async def test_no_report_of_a_former_connection_is_followed_by_a_round_that_was_
 
 
 async def test_of_a_job_that_was_cancelled_nothing_is_followed_any_more(world):
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     south.start(payload)
     await world.settle()
     assert world.get.progress._followed
@@ -421,10 +393,7 @@ async def test_of_a_job_that_was_cancelled_nothing_is_followed_any_more(world):
     ],
 )
 async def test_an_end_counts_whatever_times_and_use_its_agent_says(world, said):
-    south = await south_alone(world)
-    await world.upload("ann", "s")
-    await sweep(world)
-    ((_, payload),) = world.payloads()
+    south, payload = await one_sent(world)
     doc = payload.doc
     payload.doc = lambda now: doc(now).model_copy(update=said)
     south.start(payload)

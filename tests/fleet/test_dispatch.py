@@ -15,7 +15,7 @@ from server.stages import round
 from server.stages.waiting import why_waiting
 from server.store import claims
 from server.store.claims import Claimed
-from shared.clock import SECOND, iso, say_time, utc
+from shared.clock import say_time, utc
 from shared.sql import Tx
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
 from tests.model.simulation import World, simulated
@@ -256,12 +256,3 @@ async def test_a_round_claims_with_its_ends_and_goes_on_where_there_are_more(wor
     assert await world.send.follow() == 1
     assert world.wakeups.sender.is_set()
     assert await world.send.follow() == 2, "an end, and the job that gets its slot"
-
-
-async def test_a_retry_that_comes_due_between_two_looks_waits_for_none(world: World) -> None:
-    await world.start()
-    job_id = await world.upload("ann", "example", not_before=iso(world.steady.now() + SECOND))
-    await sweep(world)
-    assert world.send.until_next_s() == pytest.approx(1.0)
-    await sweep(world, 1.0)
-    assert (await world.jobs.get(job_id)).attempt == 1

@@ -31,6 +31,7 @@ from shared.files.opened import opened
 from shared.ids import Start
 from shared.wire import START, AgentHealth
 from tests.kit.clock import SimClock
+from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
 from tests.kit.store import core, job
 from tests.kit.waiting import until
@@ -372,15 +373,20 @@ async def test_an_agent_that_has_it_may_take_all_the_time_it_needs(tmp_path):
         assert (payload.key, line.agent.calls["POST /payloads"]) == ("7.1", 1)
 
 
-@pytest.mark.parametrize("back", [False, True], ids=["gone", "gone and back"])
-async def test_an_agent_that_went_away_meanwhile_may_have_it(tmp_path, back):
-    async with sending(tmp_path) as line:
-        await line.pass_time(60)
+@each(
+    "size, waits_s, back",
+    [(32 << 20, 60, False), (32 << 20, 60, True), (100, 0, True)],
+)
+async def test_an_agent_that_went_away_meanwhile_may_have_it(tmp_path, size, waits_s, back):
+    """The answer to a small bundle is not waited for past the next contact."""
+    async with sending(tmp_path, size=size) as line:
+        await line.pass_time(waits_s)
         line.registry.mark_down(line.client, "gone")
         if back:
             await line.connect()
-        await line.pass_time(60)
-        line.done.set()
+        await line.pass_time(waits_s)
+        if waits_s:
+            line.done.set()
         with pytest.raises(Unreachable, match="went away before it answered") as problem:
             await line.submit
         assert problem.value.sent
@@ -393,12 +399,3 @@ async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(tmp_path):
         with pytest.raises(Unreachable, match="stopped taking the bundle") as problem:
             await line.submit
         assert not problem.value.sent
-
-
-async def test_an_answer_to_a_small_bundle_is_not_waited_for_past_the_next_contact(tmp_path):
-    async with sending(tmp_path, size=100) as line:
-        line.registry.mark_down(line.client, "gone")
-        await line.connect()
-        with pytest.raises(Unreachable, match="went away before it answered") as problem:
-            await line.submit
-        assert problem.value.sent

@@ -180,19 +180,6 @@ async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client, mon
         assert (status, found["status"]) == (200, "Killed")
 
 
-async def test_what_is_prepared_there_counts_against_the_quota(tmp_path, client):
-    client.then = "Prepared"
-    async with driving(tmp_path, client) as caller:
-        ids = [await caller.upload() for _ in range(3)]
-        for job_id in ids[:2]:
-            await caller.job(job_id, until="Submitted")
-        waiting = await caller.job(ids[2], until="Queued")
-        assert "most the service allows one user" in waiting["queue"]["reason"]
-        client.payloads[1].status = "Completed"
-        await caller.job(ids[2], until="Submitted")
-    assert len(client.payloads) == 3
-
-
 async def test_an_ambiguous_send_is_never_run_twice_where_it_cannot_be_asked(tmp_path, client):
     client.silent = True
     async with driving(tmp_path, client) as caller:

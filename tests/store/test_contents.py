@@ -86,20 +86,6 @@ async def test_small_results_of_all_attempts_go_with_their_job(jobs: Store) -> N
     assert await rows(jobs) == {}
 
 
-async def test_the_database_gives_back_the_room_of_rows_that_are_gone(jobs: Store) -> None:
-    found = []
-    for number in range(400):
-        bundle = Bundle(f"{number}", ROW_BYTES, f"{number}", content=os.urandom(ROW_BYTES))
-        found.append(await jobs.upload(bundle=bundle))
-    full = await jobs.database.size()
-    assert full > 400 * ROW_BYTES
-    for job in found:
-        await jobs.delete((await jobs.moved(end(job, JobState.CANCELLED))).id)
-    while await jobs.database.maintain():
-        pass
-    assert await jobs.database.size() < full / 2
-
-
 @pytest.fixture
 def contents(jobs: Store, tmp_path: Path) -> Contents:
     names = iter(f"{number:032x}" for number in range(9))

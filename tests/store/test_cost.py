@@ -19,7 +19,6 @@ from server.domain.webhooks import Delivery
 from server.store import queue, webhooks
 from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
-from server.store.queue import READY
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
 from tests.kit.store import Store, every, service
@@ -215,16 +214,6 @@ async def test_a_claim_costs_the_same_however_many_jobs_hold_slots(tmp_path: Pat
             assert len(await jobs.claim_fairly(of, node, 1, 20)) == 1
             costs.append(steps() - before)
     assert costs[1] <= costs[0] + 5
-
-
-async def test_what_may_be_sent_is_read_from_the_index_in_its_order(jobs: Store) -> None:
-    plan = await jobs.rows(
-        f"EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE {READY} AND service = 's' "
-        "AND user_id = 'ann' ORDER BY priority DESC, id LIMIT 5"
-    )
-    steps = [row["detail"] for row in plan]
-    assert any("jobs_queued" in step for step in steps), steps
-    assert not any("TEMP B-TREE" in step for step in steps), steps
 
 
 async def deliver(

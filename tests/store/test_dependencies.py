@@ -2,11 +2,10 @@
 
 import pytest
 
-from server.domain import batch as rules
 from server.domain import ending
 from server.domain.choose import Candidate
 from server.domain.errors import BadField, StillNeeded
-from server.domain.jobs import BatchRequest, Hold, Job, Move
+from server.domain.jobs import Hold, Job, Move
 from server.domain.service import Service
 from server.store import copies
 from shared.wire import JobState, Reason
@@ -162,18 +161,3 @@ async def test_a_child_is_not_waited_for_without_its_parent(jobs: Store) -> None
     await jobs.sql("UPDATE jobs SET parent_id = 1 WHERE id = 2")
     with pytest.raises(BadField, match="job 2 is a child of job 1: name that"):
         await jobs.upload(after=(child.id,))
-
-
-async def test_the_children_of_an_array_get_what_their_parent_was_to_get(jobs: Store) -> None:
-    first = await jobs.upload()
-    parent = await jobs.upload(inputs_from=(first.id,), batch=BatchRequest(((0, 1, 1),)))
-    assert await jobs.due_batches(["s"], 10) == []
-    await run(jobs, first)
-    ((ready, batch),) = await jobs.due_batches(["s"], 10)
-    assert ready.id == parent.id
-    begun = await jobs.begin_batch(rules.begun(ready, batch, 150))
-    assert begun is not None
-    assert await jobs.make_children(batch, rules.tasks(batch, 0, 2), 160, "made")
-    children = [await jobs.get(parent.id + number) for number in (1, 2)]
-    assert {child.inputs_from for child in children} == {(first.id,)}
-    assert await jobs.expired(10**12, 10) == [], "the result is needed until the parent ends"

@@ -9,7 +9,7 @@ import pytest
 
 from server.domain import states
 from server.domain.allowances import DAY, DayUsed, Quota
-from server.domain.errors import NoSuchAttempt, NoSuchJob, QueueFull, StorageFull
+from server.domain.errors import NoSuchAttempt, QueueFull, StorageFull
 from server.domain.jobs import Step
 from server.domain.upload_fields import TooManyTags
 from server.store.inserts import insert_job
@@ -124,12 +124,6 @@ async def test_jobs_in_some_states_come_oldest_first(jobs: Store) -> None:
     oldest = await jobs.oldest_held(["w", "no-one"], 2)
     assert [job.id for job in oldest["w"]] == [4, 5]
     assert oldest["no-one"] == []
-
-
-async def test_a_job_that_is_not_there_says_so(jobs: Store) -> None:
-    for call in (jobs.get(4), jobs.events(4), jobs.change_tags(4, ("a",), (), 30, "ann")):
-        with pytest.raises(NoSuchJob, match="Job 4 not found in the database"):
-            await call
 
 
 # -- uploads

@@ -10,7 +10,7 @@ from server.domain.service import Service, ServiceRecord
 from server.store import services as rows
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.kit.store import Calls, Store, claim
+from tests.kit.store import Calls, claim
 
 ANY = [Candidate("node", None)]
 
@@ -39,15 +39,6 @@ async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
     assert await jobs.claim_fairly(Service("s"), ANY, 99, 20) == []
     await services.set_paused("s", None, 30)
     assert len(await jobs.claim_fairly(Service("s"), ANY, 99, 40)) == 2
-
-
-async def test_a_pause_keeps_whose_turn_it_is(jobs: Store, services: Calls) -> None:
-    await jobs.added("ann", "ann", "bob", "bob")
-    served = await jobs.claim_fairly(Service("s"), ANY, 1, 20)
-    await services.set_paused("s", "", 30)
-    await services.set_paused("s", None, 40)
-    served += await jobs.claim_fairly(Service("s"), ANY, 1, 50)
-    assert [job.user_id for job in served] == ["ann", "bob"]
 
 
 async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_asked(jobs, services):

@@ -117,32 +117,11 @@ async def test_what_was_put_can_be_read(storage: Storage, content: list[bytes]) 
     assert await read(storage, R, name) == whole  # reading changes nothing
 
 
-async def test_a_scratch_file_is_stored_with_its_content(place: Place) -> None:
-    scratch = place.scratch()
-    async with place.first.pending(B) as pending:
-        with scratch.file() as file:
-            file.path.write_bytes(LARGE)
-            name = await pending.put(file)
-        pending.commit()
-    assert await read(place.first, B, name) == LARGE
-    assert scratch.clear() == 0  # nothing of it is left over
-
-
 async def test_a_name_is_never_given_again(storage: Storage) -> None:
     async with storage.pending(R) as pending:
         names = [await pending.put(chunks(b"same")) for _ in range(20)]
     assert len(set(names)) == 20
     assert all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
-
-
-async def test_a_file_that_is_not_there_says_so(storage: Storage) -> None:
-    of_another_kind = await put(storage, kind=B)
-    for missing in ("f" * 32, of_another_kind):
-        with pytest.raises(FileNotFoundError):
-            await read(storage, R, missing)
-        with pytest.raises(FileNotFoundError):
-            async with storage.local_copy(R, missing) as path:
-                path.read_bytes()
 
 
 async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> None:
@@ -267,24 +246,6 @@ async def test_if_the_rows_cannot_be_read_nothing_is_deleted(storage: Storage) -
     assert await names(storage) == [name]
 
 
-async def test_sweeps_take_nothing_from_uploads_under_way(storage: Storage) -> None:
-    referred = set[str]()
-
-    async def in_use(asked: Sequence[str]) -> set[str]:
-        return referred & set(asked)
-
-    async def upload(number: int) -> None:
-        async with storage.pending(R) as pending:
-            name = await pending.put(chunks(b"%d" % number))
-            assert await sweep(storage, in_use) == 0
-            referred.add(name)
-            pending.commit()
-
-    await asyncio.gather(*map(upload, range(20)))
-    assert set(await names(storage)) == referred
-    assert len(referred) == 20
-
-
 # -- crashes
 
 
@@ -299,22 +260,6 @@ async def test_half_a_stream_is_no_file(place: Place, error: BaseException) -> N
         async with place.first.pending(R) as pending:
             await pending.put(breaking(error))
     assert await names(place.first) == await names(place.run()) == []
-
-
-async def dies_after_storing(storage: Storage, stored: list[str]) -> None:
-    async with storage.pending(R) as pending:
-        stored.append(await pending.put(chunks(b"whole")))
-        raise SimulatedCrash
-
-
-async def test_a_crash_before_the_row_leaves_an_orphan_for_the_next_run(place: Place) -> None:
-    stored: list[str] = []
-    with pytest.raises(SimulatedCrash):
-        await dies_after_storing(place.first, stored)
-    following = place.run()
-    assert await read(following, R, stored[0]) == b"whole"
-    assert await sweep(following, rows()) == 1
-    assert await names(following) == []
 
 
 async def test_a_cancelled_write_may_still_come_so_its_file_stays(storage: Storage) -> None:
