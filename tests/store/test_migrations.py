@@ -14,7 +14,7 @@ import pytest
 
 from shared.sqlite import files
 from shared.sqlite.database import Database
-from shared.sqlite.files import DatabaseUnavailable, Migration, NewerSchema, schema_version
+from shared.sqlite.files import DatabaseUnavailable, Migration, schema_version
 
 ONE: Migration = (
     "CREATE TABLE things (n INTEGER PRIMARY KEY) STRICT",
@@ -118,13 +118,3 @@ async def test_a_kill_in_a_step_leaves_all_as_it_was_and_the_next_start_makes_th
             9000,
             0,
         )
-
-
-async def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "x.sqlite"
-    await opened(path, ONE, TWO)
-    before = path.read_bytes()
-    with pytest.raises(NewerSchema, match="schema version 2, this program knows 1"):
-        await opened(path, ONE)
-    assert path.read_bytes() == before
-    assert len(asyncio.all_tasks()) == 1

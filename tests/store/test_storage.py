@@ -196,19 +196,6 @@ async def test_what_is_not_committed_is_deleted_at_the_end_or_an_error(storage: 
 # -- orphans
 
 
-async def test_a_file_without_a_row_goes(place):
-    place.put_stranger(R, "notes.txt")
-    place.put_stranger(R, "aa/notes.txt")
-    with_row = [await put(place.first), await put(place.run())]
-    for storage in (place.first, place.run()):
-        await put(storage)
-    assert await sweep(place.first, rows(*with_row)) == 2
-    assert await names(place.first) == sorted(with_row)
-    await place.first.delete([(R, name) for name in with_row])
-    assert (place.folder / R / "notes.txt").exists()
-    assert (place.folder / R / "aa/notes.txt").exists()
-
-
 async def test_a_pending_file_is_no_orphan(place: Place) -> None:
     async with place.first.pending(R) as pending:
         name = await pending.put(chunks(b"x"))
