@@ -3,7 +3,6 @@
 import hashlib
 import io
 import zipfile
-from typing import Any, Literal
 
 from ferryman import Client, JobState
 from tests.kit.dev_program import DevProgram
@@ -77,16 +76,3 @@ async def test_so_have_the_results_of_children_and_of_tasks_of_an_array(system: 
         assert done.status is JobState.COMPLETED, (done.message, done.stderr_tail)
         for number in (1, 2):
             expect(system, array.id + number, {"wr"})
-
-
-async def test_outputs_choose_of_all_that_lies_there(system: DevProgram) -> None:
-    files = SENT | {"run.sh": b"printf new >d/new; printf new >new"}
-    given: Any = {"service": "example", "outputs": "d,no*"}
-    async with Client(system.url, user="ada") as client:
-        which: Literal["all", "changed"]
-        for which, kept in (("all", {"d/kept", "d/new", "d/new name"}), ("changed", {"d/new"})):
-            sent = await client.submit(files, result_files=which, **given)
-            job = await client.wait(sent.id, timeout=60)
-            warned = "".join(job.warnings)
-            assert ("no*" in warned, "“d”" in warned) == (True, False)
-            assert result(system, job.id).keys() - OWN - {"inputs.sha256"} == kept

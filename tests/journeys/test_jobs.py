@@ -33,20 +33,6 @@ async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgra
     assert set(listed) >= {"./data/big.bin", "./data/ü x/c.txt", "./run.sh"}
 
 
-def test_gather_gets_what_the_children_left_and_each_task_of_an_array_gets_that(ferryman, bundle):
-    make = 'for n in a b; do mkdir -p children/$n; echo "echo $n > out" > children/$n/run.sh; done'
-    gather = {"gather.sh": "cat children/a/out children/b/out > all\n"}
-    parent = ferryman("submit", bundle(make, **gather), "--wait")
-    assert parent.code == 0, parent.err
-    first = int(parent.out)
-    script = f'echo "$FERRYMAN_ARRAY_INDEX" $(ls inputs) $(cat inputs/{first}/all)'
-    words = ("submit", bundle(script), "--inputs-from", first, "--array", "0-1", "--wait")
-    last = ferryman(*words)
-    assert last.code == 0, last.err
-    logs = [ferryman("logs", int(last.out) + number).out for number in (1, 2)]
-    assert logs == [f"{index} {first} a b\n" for index in (0, 1)]
-
-
 def test_jobs_find_the_meta_of_their_upload_and_no_result_has_it(ferryman, bundle, tmp_path):
     script = 'mkdir -p d; cd d; cat "${FERRYMAN_META-none}"; ls -A .. | sort | tr "\\n" " "'
     meta = {"sample": "Überprobe", "of": ['"', 7]}

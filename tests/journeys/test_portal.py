@@ -87,50 +87,6 @@ async def test_a_person_uploads_follows_and_downloads_without_a_token(running, t
 
 
 @pytest.mark.slow
-async def test_scripts_of_the_portals_page_read_everything_by_fetch(running):
-    async with Client(running[0], token=TOKEN) as operator:
-        ticket = await operator.create_ticket("ann", service="example")
-    async with asyncio.timeout(120), tab() as (page, _):
-        await page.goto(running[1])
-        found = await page.evaluate(
-            f"""(async () => {{
-            const form = new FormData();
-            form.append("file", new File([{json.dumps(RUN_SH)}], "run.sh"));
-            form.append("file", new File(["abc"], "input.txt"));
-            const url = {json.dumps(ticket.upload_url)};
-            const post = () => fetch(url, {{method: "POST", body: form}});
-            const made = await post(), job = await made.json();
-            const again = await (await post()).json();
-            const states = await new Promise(done => {{
-                const seen = [], events = new EventSource(job.links.events);
-                for (const name of ["queued", "running", "completed", "failed"])
-                    events.addEventListener("job." + name, event => {{
-                        seen.push(JSON.parse(event.data).status);
-                        if (["Completed", "Failed"].includes(seen.at(-1)))
-                            events.close(), done(seen);
-                    }});
-            }});
-            const whole = await fetch(job.links.result);
-            const part = await fetch(job.links.result, {{headers: {{Range: "bytes=0-1"}}}});
-            const page = await fetch(job.links.page);
-            return {{status: made.status, again: again.code, states,
-                id: made.headers.get("Location"),
-                part: [part.status, await part.text(), part.headers.get("Content-Range")],
-                size: (await whole.arrayBuffer()).byteLength, page: page.status,
-                request: made.headers.get("X-Request-ID")}};
-            }})()"""
-        )
-        assert (found["status"], found["again"]) == (201, "ticket_used")
-        assert found["states"] == ["Queued", "Running", "Completed"]
-        assert found["id"].startswith("/api/v1/jobs/")
-        assert found["part"] == [206, "PK", f"bytes 0-1/{found['size']}"]
-        assert found["page"] == 200
-        assert found["request"]
-        token = await page.evaluate("document.cookie + JSON.stringify(localStorage)")
-        assert "ferryman_" not in token
-
-
-@pytest.mark.slow
 async def test_a_plain_form_is_sent_on_to_a_page_that_follows_the_job(running, tmp_path):
     """No script of ours runs, and the form is one that hides where it comes from."""
     async with Client(running[0], token=TOKEN) as operator:

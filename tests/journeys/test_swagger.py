@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -53,40 +52,29 @@ async def execute(page: Page, operation: str) -> str:
     return await page.locator(f"{operation} .live-responses-table").first.inner_text()
 
 
-async def upload(page: Page, field: str, file: Path) -> str:
+@pytest.mark.parametrize("field, tokens", [("file", [TOKEN]), ("bundle", [])])
+async def test_an_upload_and_a_list_behind_a_path(
+    tmp_path: Path, field: str, tokens: list[str]
+) -> None:
     """With nothing but one file chosen: everything else as the page has it."""
-    await open_operation(page, UPLOAD)
-    chooser = page.locator(f"{UPLOAD} [data-property-name={field}] input[type=file]")
-    await chooser.first.set_input_files(file)
-    return await execute(page, UPLOAD)
-
-
-async def test_an_upload_of_an_archive_without_tokens(tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle.zip"
-    bundle.write_bytes(zipped({"run.sh": RUN}))
-    async with (
-        driving(tmp_path, FakeOrchestrator(), extra=EXAMPLE) as caller,
-        page(caller.url) as one,
-    ):
-        said = await upload(one, "bundle", bundle)
-        assert "201" in said, said
-        job = json.loads((await caller.get("/api/v1/jobs/1"))[2])
-    assert (job["user_id"], job["service"], job["tags"]) == ("1", "example", [])
-
-
-async def test_an_upload_and_a_list_with_a_token_behind_a_path(tmp_path: Path) -> None:
-    run = tmp_path / "run.sh"
-    run.write_bytes(RUN)
-    how: dict[str, Any] = {"extra": EXAMPLE, "public_url": PREFIX, "tokens": [TOKEN]}
+    sent = tmp_path / ("run.sh" if field == "file" else "bundle.zip")
+    sent.write_bytes(RUN if field == "file" else zipped({"run.sh": RUN}))
+    how: dict[str, Any] = {"extra": EXAMPLE, "public_url": PREFIX, "tokens": tokens}
     async with (
         driving(tmp_path, FakeOrchestrator(), **how) as caller,
         contextlib.AsyncExitStack() as stack,
         page(stack.enter_context(proxied(caller.url))) as one,
     ):
-        await authorize(one)
-        said = await upload(one, "file", run)
+        if tokens:
+            await authorize(one)
+        await open_operation(one, UPLOAD)
+        chooser = one.locator(f"{UPLOAD} [data-property-name={field}] input[type=file]")
+        await chooser.first.set_input_files(sent)
+        said = await execute(one, UPLOAD)
         assert "201" in said, said
         assert f"{PREFIX}/api/v1/jobs/1" in said, said
         await open_operation(one, JOBS)
         said = await execute(one, JOBS)
         assert ('"id": 1' in said, said.split()[2]) == (True, "200"), said
+        for filled in ('"user_id": "1"', '"service": "example"', '"tags": []'):
+            assert filled in said, said

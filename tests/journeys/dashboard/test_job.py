@@ -111,15 +111,6 @@ def test_an_array_is_a_grid_that_fills_while_it_is_open(system, visit):
     expect(page.get_by_text("called 3")).to_be_visible()
 
 
-def test_without_scripts_the_page_loads_itself_again_and_its_forms_work(system, visit):
-    """Those that make links and change tags: tests/server/test_job_page.py."""
-    job_id = submit(system, LONG)
-    page = visit(system.url, scripts=False).open(f"/jobs/{job_id}")
-    expect(page.locator("h1 .state")).to_have_text("Running")
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("h1 .state")).to_have_text("Cancelled")
-
-
 @pytest.mark.slow
 def test_a_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(tmp_path, visit):
     flags = ("--agent-port", "0", "--data-dir", str(tmp_path / "data"), "--port")
