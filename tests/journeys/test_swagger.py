@@ -52,7 +52,7 @@ async def execute(page: Page, operation: str) -> str:
     return await page.locator(f"{operation} .live-responses-table").first.inner_text()
 
 
-@pytest.mark.parametrize("field, tokens", [("file", [TOKEN]), ("bundle", [])])
+@pytest.mark.parametrize(("field", "tokens"), [("file", [TOKEN]), ("bundle", [])])
 async def test_an_upload_and_a_list_behind_a_path(
     tmp_path: Path, field: str, tokens: list[str]
 ) -> None:
