@@ -104,6 +104,7 @@ async def test_a_caller_gets_few_zips_of_batches_at_once_and_others_get_theirs(r
             await stack.enter_async_context(reads.batch_zips.turn())
         CALLER.set("another")
         await stack.enter_async_context(reads.batch_zips.turn())
+    assert reads.batch_zips._turns == {}, "nobody is remembered"
 
 
 def test_tokens_of_a_user_are_one_caller_and_strangers_are_not() -> None:
