@@ -106,51 +106,39 @@ async def test_a_result_that_is_not_the_one_announced_is_not_taken(fleet, size):
     assert len(left(fleet.data, "results") - before) == 1
 
 
-def at(path: str, text: Callable[[web.Request], Any]) -> Trick:
-    """Answers GET there with this text, or this document."""
+def listing(made: Callable[[int], Any]) -> Trick:
+    """Lists its payloads behind a number with this text, or this document."""
 
     async def trick(request: web.Request) -> web.StreamResponse | None:
-        if request.method != "GET" or request.path != path:
+        if request.method != "GET" or request.path != "/payloads":
             return None
-        found = text(request)
-        found = found if isinstance(found, str | bytes) else json.dumps(found)
+        found = made(int(request.query["after"]))
+        found = found if isinstance(found, str) else json.dumps(found)
         return web.Response(body=found, content_type="application/json")
 
     return trick
 
 
-def listing(made: Callable[[int], Any]) -> Trick:
-    return at("/payloads", lambda request: made(int(request.query["after"])))
-
-
 NONSENSE = {
-    "events of one long line": at("/events", lambda _: b"{" * (1 << 20)),
-    "an event of a number": at("/events", lambda _: b'{"seq": 1, "payload": 7}\n'),
-    "events that are no text": at("/events", lambda _: b"\xff\n"),
-    "a list that leads back": listing(lambda after: {"seq": 1, "payloads": [], "next": after}),
-    "a list of one page without end": listing(
-        lambda _: {"seq": 1, "payloads": [], "message": "x" * (2 << 20)}
-    ),
-    "a list of pages without end": listing(
-        lambda after: {"seq": 1, "payloads": [], "next": after + 1}
-    ),
-    "a deep list": listing(lambda _: '{"seq": 1, "payloads": [' + "[" * 100_000),
-    "a list that is none": listing(lambda _: []),
+    "it leads back": lambda after: {"seq": 1, "payloads": [], "next": after},
+    "one page without end": lambda _: {"seq": 1, "payloads": [], "message": "x" * (2 << 20)},
+    "pages without end": lambda after: {"seq": 1, "payloads": [], "next": after + 1},
+    "it is deep": lambda _: '{"seq": 1, "payloads": [' + "[" * 100_000,
+    "it is none": lambda _: [],
 }
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-async def test_events_and_lists_of_nonsense_or_of_any_size_are_no_answer(fleet, what, monkeypatch):
+async def test_a_list_of_nonsense_or_of_any_size_is_no_answer(fleet, what, monkeypatch):
+    """Nor are such events: test_answers.py and test_follower.py."""
     monkeypatch.setattr(ferryman_agent, "_MOST_PAYLOADS", 20)
     agent, job_id = await fleet.busy(infra_retries=0)
-    route = "GET /payloads" if "list" in what else "GET /events"
-    calls = agent.calls[route]
-    agent.away(NONSENSE[what])
-    await agent.until(lambda: agent.calls[route] >= calls + 2)
+    calls = agent.calls["GET /payloads"]
+    agent.away(listing(NONSENSE[what]))
+    await agent.until(lambda: agent.calls["GET /payloads"] >= calls + 2)
     await agent.asked_twice()
     assert (await fleet.job(job_id, until="Running"))["status"] == "Running"
-    if route == "GET /payloads":
-        agent.trick = None  # of events alone the list that comes first makes good
+    agent.trick = None
     await agent.end(agent.held(f"{job_id}.1"))
     await completes(fleet, job_id)
 

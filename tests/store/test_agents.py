@@ -220,20 +220,6 @@ async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
     assert (await jobs.get(job.id)).agent == "north"
 
 
-async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: Calls) -> None:
-    await reached(agents)
-    await agents.add_unreachable({"name:north": 90.0})
-    lost = await agents.set_state("name:north", AgentState.LOST, "its disk burned")
-    assert lost is not None
-    assert (lost.state, lost.message, lost.unreachable_s) == (
-        AgentState.LOST,
-        "its disk burned",
-        90.0,
-    )
-    record = await reached(agents)
-    assert (record.state, record.message, record.unreachable_s) == (AgentState.ACTIVE, "", 0.0)
-
-
 async def test_an_agent_that_has_jobs_is_not_retired(agents: Calls, jobs: Jobs) -> None:
     await reached(agents)
     job = await held(jobs, "north")
