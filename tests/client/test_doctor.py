@@ -70,6 +70,7 @@ async def test_where_nothing_is_wrong_each_thing_is_fine(fake, ferryman) -> None
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok"] * len(lines)
+    assert "ok       agent north: it gets jobs" in lines
     abouts = [line[9:].partition(":")[0] for line in lines]
     first = ["client", "disk", "server", "version", "clock", "token"]
     assert abouts == [*first, "service example", "agent north"]

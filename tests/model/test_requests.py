@@ -1,6 +1,5 @@
 """What users ask for of a job, and what becomes of what it leaves, on simulated time."""
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -66,24 +65,6 @@ async def test_a_late_report_does_not_overwrite_a_cancel_whose_result_is_kept(wo
     job = await world.jobs.get(job_id)
     assert job.state is JobState.CANCELLED
     assert job.result is not None
-
-
-async def test_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
-    job_id = await world.upload("ann", "s")
-    await world.send_and_start()
-    for path in world.folder.rglob("*"):
-        os.utime(path, (0, 0))
-    seen = []
-    for passes_s in (10_000.0, 99.0, 2.0):
-        await world.clock.advance(passes_s)
-        await world.clean.run_once()
-        seen.append((await world.jobs.get(job_id)).state)
-        for agent, payload in world.payloads(PayloadState.RUNNING):
-            agent.end(payload, PayloadState.COMPLETED)
-        await world.settle()
-    assert seen == [JobState.RUNNING, JobState.COMPLETED, JobState.CLEANED]
-    assert world.leftovers() == set()
-    assert not [path for path in (world.folder / "results").rglob("*") if path.is_file()]
 
 
 async def test_a_slow_agent_holds_up_nobody_else(world):

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import hashlib
 import itertools
-import re
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,13 +114,6 @@ async def test_what_was_put_can_be_read(storage: Storage, content: list[bytes]) 
     async with storage.local_copy(R, name) as path:
         assert path.read_bytes() == whole
     assert await read(storage, R, name) == whole  # reading changes nothing
-
-
-async def test_a_name_is_never_given_again(storage: Storage) -> None:
-    async with storage.pending(R) as pending:
-        names = [await pending.put(chunks(b"same")) for _ in range(20)]
-    assert len(set(names)) == 20
-    assert all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
 
 
 async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> None:
