@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from client_agent.api import bulk
+from client_agent.api.bulk import Bulk
 from client_agent.api.routes import Api
 from client_agent.intake import orders
 from client_agent.intake.admission import Admission
@@ -20,7 +21,7 @@ from server.agents import ferryman_agent
 from server.agents.agent import Sessions
 from server.agents.events import MAX_RESULT, QUICK_MS
 from server.agents.ferryman_agent import FerrymanAgent
-from server.domain.agents import RefusedByAgent
+from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.storage.contents import Contents
@@ -166,6 +167,20 @@ async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
     async with connected(tmp_path) as pair:
         await pair.run(*(single(job, pair.bundle) for job in pair.jobs(2)))
         assert made == [(1, 0)] * 2
+
+
+@pytest.mark.parametrize("answer", ["{}", '{"answers": []}', "<html>", ""])
+async def test_an_answer_that_is_none_is_asked_for_again_by_key(
+    tmp_path, monkeypatch, answer
+) -> None:
+    async def nonsense(*_: object) -> web.StreamResponse:
+        return web.Response(text=answer)
+
+    monkeypatch.setattr(Bulk, "payloads", nonsense)
+    async with connected(tmp_path) as pair:
+        with pytest.raises(Unreachable) as lost:
+            await pair.send(*(single(job, pair.bundle) for job in pair.jobs(1)))
+        assert lost.value.sent
 
 
 async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(
