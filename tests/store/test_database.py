@@ -327,6 +327,14 @@ async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Pat
         assert len(await kept(again)) == 20_001
 
 
+async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "test.sqlite"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await (await Database.open(path, MIGRATIONS)).close()
+    assert caught.value.damaged
+
+
 @pytest.mark.parametrize("linked", [False, True])
 async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
     path = link = tmp_path / "test.sqlite"
