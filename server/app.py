@@ -30,8 +30,7 @@ from server.http.problems import problems
 from server.loops import Loop, Sweep
 from server.measures import Measures
 from server.metrics import ServerMetrics
-from server.settings.live import LiveSettings
-from server.settings.load import check_tokens
+from server.settings.load import LiveSettings, check_tokens
 from server.settings.tables import ServerSettings
 from server.stages.services import Services
 from server.stages.stage import Core

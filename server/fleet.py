@@ -23,7 +23,7 @@ from server.agents.events import listen
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.orchestrator import OrchestratorClient
 from server.domain.agents import AgentError, Contact, RefusedByAgent
-from server.settings.agents import AgentTable
+from server.settings.tables import AgentTable
 from server.stages.agents import Agents
 from server.stages.deliver import Deliver
 from server.stages.get import Get

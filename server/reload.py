@@ -10,8 +10,7 @@ import structlog
 
 from server.domain.errors import NotReloaded
 from server.fleet import Fleet
-from server.settings.live import LiveSettings
-from server.settings.load import check_tokens
+from server.settings.load import LiveSettings, check_tokens
 from server.settings.tables import ServerSettings, ServerTable
 from server.stages.services import Services
 from server.stages.tokens import Tokens

@@ -14,7 +14,7 @@ from server.http.context import Context
 from server.http.params import FILTER_PARAMS, FILTERS, job_filter, json_body
 from server.http.route import Body, Route
 from server.stages.bulk import BulkAction
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number

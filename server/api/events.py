@@ -19,7 +19,7 @@ from server.http.route import JOB, Route
 from server.stages.read import list_events, read_events, read_job
 from server.store import events
 from server.store.events import EventsPage
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import EventPage

@@ -27,7 +27,7 @@ from server.http.problems import Refusal, wants_page
 from server.http.route import JOB_PAGE, TICKET_PARAMETER, Body, Route, json_answer
 from server.stages.accept import QUEUED
 from server.storage.scratch import ScratchFile
-from server.store import permits
+from server.store import tokens
 from shared import wire
 from shared.clock import SECOND
 from shared.files.bundles.format import BundleSummary
@@ -424,7 +424,7 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     links = None
     # A repeat by another ticket finds the job by its Idempotency-Key: it is not its to show.
     if ticket is not None and (
-        is_new or await context.database.read(permits.ticket_used, ticket.id)
+        is_new or await context.database.read(tokens.ticket_used, ticket.id)
     ):
         links = links_by(request, context, _link(ticket, job, context))
     if wants_page(request):

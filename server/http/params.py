@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from server.domain.errors import BadField, invalid
 from server.domain.field_values import moment, unknown_field
 from server.http.problems import Refusal
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.clock import Micros
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue

@@ -26,7 +26,7 @@ from typing import Final, Generic, ParamSpec, TypeVar
 from aiohttp import StreamReader
 
 from server.http.problems import Refusal
-from server.settings.live import LiveSettings
+from server.settings.load import LiveSettings
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import Clock
 from shared.files.archives.zip_index import ListedFile

@@ -29,8 +29,7 @@ from ferryman.findings import Finding
 from server.agents.agent import say_connection
 from server.api.server_status import ADVICE
 from server.domain.troubles import TroubleKind
-from server.settings.agents import AgentTable
-from server.settings.tables import ServerSettings
+from server.settings.tables import AgentTable, ServerSettings
 from server.store.data_folder import UNKNOWN, look
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock

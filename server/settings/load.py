@@ -13,8 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from server.domain.service import Service, ServiceRecord
-from server.settings.agents import AgentTable
-from server.settings.tables import ServerSettings, ServerTable, ServiceTable
+from server.settings.tables import AgentTable, ServerSettings, ServerTable, ServiceTable, allowances
 from shared.http.sockets import CannotListen, check_exposure
 from shared.settings.base import SettingsError
 from shared.settings.load import load, read_table
@@ -109,3 +108,25 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         return int(environ[name])
     except ValueError:
         raise SettingsError(f"{name}: {environ[name]!r} is not a whole number") from None
+
+
+class LiveSettings:
+    """What each part holds of the settings: it reads them by name when it needs them, as in
+    ``settings.server.max_upload``. A reload puts others in their place; of ``[server]`` only the
+    tokens, the rest waits for a restart (:mod:`server.reload`).
+
+    Attributes:
+        tables: all of them.
+        server, agents: two of the tables.
+        services: those that the file has.
+        allowances: what each user may have.
+    """
+
+    def __init__(self, tables: ServerSettings) -> None:
+        self.use(tables)
+
+    def use(self, tables: ServerSettings) -> None:
+        """In place of those before."""
+        self.tables, self.server, self.agents = tables, tables.server, tables.agents
+        self.services = {name: table.service(name) for name, table in tables.services.items()}
+        self.allowances = allowances(tables.server, tables.users)

@@ -6,8 +6,11 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -18,25 +21,206 @@ from pydantic import (
     model_validator,
 )
 
+from server.domain.allowances import EVERY_SERVICE, Allowance, Allowances
 from server.domain.retry import RETRIED, BackoffKind, RetryPolicy, check_retry_reasons
 from server.domain.service import SERVICE_NAME, Service
-from server.domain.upload_fields import POLICY
+from server.domain.upload_fields import POLICY, USER_ID
 from server.domain.webhooks import AllowedTargets
-from server.settings.agents import AgentTable, check_addresses
-from server.settings.users import UserTable, check_users
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback, normal_origin
 from shared.http.proxies import check_networks
 from shared.http.settings import HttpSection
+from shared.http.tls import TlsFiles
 from shared.multipart.parser import FormLimits
-from shared.settings.base import Section, Settings, StringList
+from shared.settings.base import File, Section, Settings, StringList
+from shared.settings.effective import without_password
 from shared.settings.limits import LimitsTable
-from shared.settings.secrets import Secret
+from shared.settings.secrets import FileSecret, Secret, identity_of
 from shared.units.durations import Duration
 from shared.units.rates import UNLIMITED, RateLimit
 from shared.units.sizes import Size
 from shared.variables import check_variable
 from shared.wire import OnShutdown
+
+
+class UserServiceTable(Section):
+    """Table ``[users.LABEL.services.SERVICE]``: what is different for users in one service."""
+
+    runs_per_user: int | None = Field(None, ge=1)
+    queued_per_user: int | None = Field(None, ge=0)
+
+
+class UserTable(UserServiceTable):
+    """Table ``[users.LABEL]``: what is different for some users, or portals. What is not set is as
+    for everybody; the two numbers hold in every service that has none in ``services``.
+    """
+
+    members: tuple[str, ...] = ()
+    """Users, and beginnings of names as in ``lab-*``; empty: the one that the label names."""
+    rate_limit: RateLimit | None = None
+    upload_per_user_per_day: Size | None = Field(None, ge=0)
+    stored_per_user: Size | None = Field(None, ge=0)
+    uploads_per_user: int | None = Field(None, ge=1)
+    services: dict[str, UserServiceTable] = Field(default_factory=dict)
+
+
+def check_users(users: Mapping[str, UserTable]) -> None:
+    """A user in two tables would have two numbers of each kind. Raises ValueError."""
+    names = [(name, label) for label, table in users.items() for name in table.members or (label,)]
+    for name, label in names:
+        if not USER_ID.fullmatch(name.removesuffix("*") if users[label].members else name):
+            raise ValueError(
+                f"users.{label}: {name!r} is no user: a name is 1 to 64 of A-Z a-z 0-9 . _ @ -, "
+                'and ["lab-*"] are members whose names begin so'
+            )
+    of_name: dict[str, str] = {}
+    for name, label in names:
+        other = of_name.setdefault(name, label)
+        if other != label:
+            raise ValueError(_twice(name, other, label))
+    for some, label in names:
+        if some.endswith("*"):
+            for name, other in names:
+                if other != label and name.startswith(some[:-1]):
+                    raise ValueError(_twice(name, label, other))
+
+
+def _twice(name: str, label: str, other: str) -> str:
+    return f"{name!r} is in users.{label} and in users.{other}: a user is in one table at most"
+
+
+_KEYS: Final = {
+    "stored_per_user": "stored",
+    "upload_per_user_per_day": "uploaded",
+    "uploads_per_user": "uploads",
+    "rate_limit": "rate",
+}
+"""Key of the settings -> of an allowance."""
+
+
+def allowances(server: Section, users: Mapping[str, UserTable]) -> Allowances:
+    """What each user may have. The table ``server`` says what holds for everybody."""
+    usual = Allowance(**{field: getattr(server, key) for key, field in _KEYS.items()})
+    exceptions: dict[str, Allowance] = {}
+    for label, table in users.items():
+        own = replace(_with(usual, table), group=label if table.members else "")
+        exceptions |= dict.fromkeys(table.members or (label,), own)
+    return Allowances(usual, exceptions)
+
+
+def _with(usual: Allowance, table: UserTable) -> Allowance:
+    changes: dict[str, Any] = {
+        field: value for key, field in _KEYS.items() if (value := getattr(table, key)) is not None
+    }
+    for field, key in (("runs", "runs_per_user"), ("queued", "queued_per_user")):
+        numbers = {EVERY_SERVICE: getattr(table, key)}
+        numbers |= {name: getattr(one, key) for name, one in table.services.items()}
+        changes[field] = {name: one for name, one in numbers.items() if one is not None}
+    return replace(usual, **changes)
+
+
+_IN_A_HEADER: Final = re.compile(r"[^\x00-\x1f\x7f]*")
+
+
+class AgentTable(Section):
+    """Table ``[agents.NAME]``: a Ferryman agent, or a job-orchestrator client."""
+
+    url: str | None = None
+    upload_url: str | None = None
+    download_url: str | None = None
+    terminate_url: str | None = None
+    services: tuple[str, ...] = ()
+    """Empty: every service that the agent itself offers."""
+    prefetch: int = Field(0, ge=0, le=1000)
+    """Jobs that it may get beyond its slots, which wait there for one."""
+    max_runs: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """service -> most jobs of it that the agent may have at once."""
+    token: Secret | None = None
+    """The token to show; of a file its first word."""
+    ca_file: File = None
+    """CAs that its certificate may be of, in PEM format; None: those of the system."""
+    client_cert: File = None
+    """Certificate that the server shows it, where it asks for one."""
+    client_key: File = None
+    """None: the private key is in ``client_cert``, too."""
+
+    identity_secret: Secret | None = None
+    """The secret by which it proves who it is; None: whoever answers at its address is believed."""
+
+    def identity(self) -> str | None:
+        """The secret by which it proves who it is. Raises ValueError."""
+        return identity_of(self.identity_secret)
+
+    def tls(self) -> TlsFiles | None:
+        """What it is called with over https; None: as the system has it. Raises ValueError: a file
+        cannot be used.
+        """
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("client_key is of use only with client_cert")
+        if self.ca_file is None and self.client_cert is None:
+            return None
+        return TlsFiles(
+            cert=self.client_cert,
+            key=self.client_key,
+            ca=self.ca_file,
+            called={"cert": "client_cert", "key": "client_key", "ca": "ca_file"},
+            listening=False,
+        )
+
+    def secret(self) -> str | None:
+        """The token to show."""
+        if self.token is None:
+            return None
+        text = self.token.get_secret_value()
+        if not isinstance(self.token, FileSecret):
+            return text or None
+        return text.split()[0]
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> AgentTable:
+        if not _IN_A_HEADER.fullmatch(self.secret() or ""):
+            raise ValueError("the token has a character that no header can have")
+        separate = (self.upload_url, self.download_url, self.terminate_url)
+        if self.identity() is not None and self.url is None:
+            raise ValueError("identity_secret: a job-orchestrator client cannot prove who it is")
+        if self.prefetch and self.url is None:
+            raise ValueError("prefetch: a job-orchestrator client does not say its slots")
+        if (self.url is None) == (None in separate):
+            raise ValueError("give url, or else upload_url, download_url and terminate_url")
+        urls = [url for url in (self.url, *separate) if url is not None]
+        for url in urls:
+            if not _is_address(url):
+                shown = without_password(url)
+                raise ValueError(f"{shown!r} is not an http:// or https:// address")
+        if self.tls() and not any(urlsplit(url).scheme == "https" for url in urls):
+            raise ValueError("ca_file and client_cert are of use only with an https:// address")
+        return self
+
+
+def check_addresses(agents: Mapping[str, AgentTable]) -> None:
+    """One agent under two names would get the jobs of two. Raises ValueError."""
+    names: dict[tuple[str, str | None, int | None, str], str] = {}
+    for name, agent in agents.items():
+        if agent.url is None:
+            continue
+        parts = urlsplit(agent.url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        path = normpath(f"/{parts.path}").lstrip("/")
+        other = names.setdefault((parts.scheme, parts.hostname, port, path), name)
+        if other != name:
+            raise ValueError(
+                f"agents.{other} and agents.{name} have the same url "
+                f"{without_password(agent.url)!r}: an agent needs one table"
+            )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its port is no number, or too large
+        return False
+
 
 MAX_VARIABLES: Final = 128
 """In one table; an agent takes two such tables."""

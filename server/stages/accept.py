@@ -38,7 +38,7 @@ from server.domain.upload_fields import UploadRequest, check_children, given
 from server.stages.stage import Stage
 from server.storage.contents import memory_file
 from server.storage.scratch import ScratchFile
-from server.store import bundles, inserts, permits, records
+from server.store import bundles, records, requests, tokens
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -170,16 +170,16 @@ class Accept(Stage):
         """Refuse early a ticket that was used before. The insert looks again, in its transaction.
         Raises TicketUsed.
         """
-        if await self._database.read(permits.ticket_used, ticket.id) and not (
+        if await self._database.read(tokens.ticket_used, ticket.id) and not (
             await self._is_repeat(ticket.user_id, idempotency_key)
         ):
             raise TicketUsed
 
     async def _is_repeat(self, user: str, key: str | None) -> bool:
         """Whether it is an accepted upload once more, which is no new job."""
-        return (
-            key is not None and await self._database.read(inserts.job_of_key, user, key) is not None
-        )
+        if key is None:
+            return False
+        return await self._database.read(requests.job_of_key, user, key) is not None
 
     async def check_quota(self, request: UploadRequest, size: int) -> None:
         """Refuse early when the user has as many jobs queued as the service allows, or as many
@@ -197,7 +197,7 @@ class Accept(Stage):
             return
         tasks = 0 if request.batch is None else request.batch.total
         of = (user, service.name, size, self._clock.now(), tasks)
-        await self._database.write(inserts.check_quota, most, *of)
+        await self._database.write(requests.check_quota, most, *of)
 
     async def __call__(
         self,
@@ -230,7 +230,7 @@ class Accept(Stage):
 
         async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._database.write(
-                inserts.insert_job,
+                requests.insert_job,
                 new_job(
                     request,
                     stored,

@@ -20,7 +20,7 @@ from server.stages.by_hand import Delete, RetryByHand
 from server.stages.read import list_ids, read_job
 from server.stages.stage import Core, Stage
 from server.store import requests
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.principals import Principal
 from shared.wire import JobState
 

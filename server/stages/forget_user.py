@@ -19,7 +19,7 @@ from server.stages.by_hand import Delete
 from server.stages.schedules import Schedules
 from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
-from server.store import forgotten
+from server.store import users
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -65,7 +65,7 @@ class ForgetUser(Stage):
         """Kind -> how much there is."""
         await self._tokens.write_uses()
         await self._audit.write()
-        return await self._database.read_list(forgotten.found, user)
+        return await self._database.read_list(users.found, user)
 
     def instead(self, user: str) -> str:
         """The name that stands for the user in the audit trail. It is made by chance and kept in
@@ -79,22 +79,22 @@ class ForgetUser(Stage):
         """
         before, instead = await self.look(user), self.instead(user)
         await self._tokens.end_of_user(user, instead)
-        for number in await self._database.read(forgotten.schedules, user):
+        for number in await self._database.read(users.schedules, user):
             await self._schedules.delete(principal, number)
         until = self._clock.monotonic() + PATIENCE_S
         while waiting := await self._delete_jobs(principal, user):
             if self._clock.monotonic() >= until:
                 break
             await self._clock.sleep(_AGAIN_S)
-        await self._database.write(forgotten.rename, user, instead)
-        while await self._database.write(forgotten.remove_some, user, instead):
+        await self._database.write(users.rename, user, instead)
+        while await self._database.write(users.remove_some, user, instead):
             pass
         await self._schedules.load()  # who submitted them has another name now
-        report = Forgotten(before - await self._database.read_list(forgotten.found, user), waiting)
+        report = Forgotten(before - await self._database.read_list(users.found, user), waiting)
         path = self._settings.server.database
         report.kept += [
             f"token {name} of another principal names the user"
-            for name in await self._database.read(forgotten.tokens_that_name, user)
+            for name in await self._database.read(users.tokens_that_name, user)
         ]
         report.kept += [
             f"{copy.name}, a copy that was made before an upgrade: remove it when you do not want "
@@ -117,7 +117,7 @@ class ForgetUser(Stage):
         """Delete all that can be deleted, the newest first; why the others cannot, yet."""
         waiting: dict[int, str] = {}
         below: int | None = None
-        while numbers := await self._database.read(forgotten.jobs, user, below, _AT_ONCE):
+        while numbers := await self._database.read(users.jobs, user, below, _AT_ONCE):
             for number in numbers:
                 below = number
                 try:

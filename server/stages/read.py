@@ -10,9 +10,9 @@ from typing import Final
 from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.store import events, inserts, jobs, pages
+from server.store import events, jobs, pages, requests
 from server.store.events import EventsPage
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.principals import Principal
 from shared.sqlite.database import Database
 from shared.wire import JobState
@@ -93,5 +93,5 @@ async def job_of_key(
     NotAllowed.
     """
     visible = access.visible(principal)
-    job = await database.read(inserts.job_of_key, user_id, key)
+    job = await database.read(requests.job_of_key, user_id, key)
     return job if job is not None and visible.has(job) else None

@@ -17,8 +17,7 @@ import structlog
 from server.domain.access import Visible
 from server.domain.errors import BadField, Conflict, NoSuchService
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
-from server.settings.live import LiveSettings
-from server.settings.load import of_record
+from server.settings.load import LiveSettings, of_record
 from server.stages.wakeups import JobWakeups
 from server.store import services, totals
 from shared.clock import Clock

@@ -15,7 +15,7 @@ from server.domain.jobs import UsedTicket
 from server.domain.permits import LoginUsed, PermitRefused, Permits, Session
 from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
-from server.store import permits as rows
+from server.store import tokens as rows
 from shared.clock import SECOND
 from shared.principals import Principal, Role
 

@@ -12,7 +12,7 @@ from server.domain.jobs import Job, Move
 from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.measures import Measures
-from server.settings.live import LiveSettings
+from server.settings.load import LiveSettings
 from server.stages.wakeups import JobWakeups
 from server.storage.contents import Contents
 from server.storage.folder import Storage

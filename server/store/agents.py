@@ -9,8 +9,7 @@ from dataclasses import asdict
 from typing import Final
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact, id_by_name
-from server.store.columns import Columns, insert
-from server.store.statements import HELD, TOTALS
+from server.store.statements import HELD, TOTALS, Columns, insert
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import AgentState

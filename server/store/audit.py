@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.store.columns import Columns, insert
+from server.store.statements import Columns, insert
 from shared.clock import Micros
 from shared.principals import Role
 from shared.sql import Tx

@@ -11,9 +11,8 @@ from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
 from server.store import bundles, children, jobs, records
 from server.store.children import insert_children
-from server.store.columns import Columns, insert
 from server.store.queue import DEFERRED
-from server.store.statements import changed, chunks
+from server.store.statements import Columns, changed, chunks, insert
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState, Reason

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.store import bundles, dependencies, identity, retention, schedules, tokens
-from server.store.columns import insert
-from server.store.statements import chunks
+from server.store.statements import chunks, insert
 from shared.clock import Micros
 from shared.sql import Tx
 

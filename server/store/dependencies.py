@@ -16,8 +16,7 @@ from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, invalid, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
-from server.store.columns import insert
-from server.store.statements import chunks
+from server.store.statements import chunks, insert
 from shared.sql import Tx
 from shared.wire import JobState
 

@@ -12,7 +12,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, NewEvent, Report
 from server.store import records, statements
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.store.columns import insert
+from server.store.statements import insert
 from shared.clock import SECOND, Micros
 from shared.ids import Start
 from shared.sql import Tx

@@ -4,17 +4,89 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
-from server.store import listed, records
-from server.store.listed import Filter
+from server.store import records
+from server.store.migrations import TOP
 from server.store.statements import chunks
 from shared.clock import Micros
 from shared.http.numbers import whole_number
 from shared.sql import Row, Tx
-from shared.wire import JobState
+from shared.wire import JobState, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs a list shows; None: any."""
+
+    user_id: str | None = None
+    service: str | None = None
+    state: JobState | None = None
+    tag: str | None = None
+    submitted_by: str | None = None
+    reason: Reason | None = None
+    name: str | None = None
+    parent_id: int | None = None
+    schedule_id: int | None = None
+    after: int | None = None
+    """That begin after this job, or take its files."""
+    dead_letter: bool = False
+    """Only dead letters."""
+    since: Micros | None = None
+    """Uploaded then or later."""
+    until: Micros | None = None
+    """Uploaded before."""
+    among: tuple[JobState, ...] | None = None
+    """In one of these states."""
+    text: str | None = None
+    """With this number, or with this text in the name, a tag or the message, in any case of
+    letters."""
+    top_level: bool = False
+    """Only jobs without a parent: a batch is one job of the list."""
+    batch: bool = False
+    """Only jobs with children."""
+
+    @property
+    def states(self) -> tuple[JobState, ...] | None:
+        """Those that ``state`` or ``among`` allows; None: any."""
+        return self.among if self.state is None else (self.state,)
+
+
+Which: TypeAlias = Mapping[str, str]
+"""Columns of a job, user or service, and what each is equal to."""
+_NEWEST: Final = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
+
+
+def counted(which: Which, *, top_level: bool = False) -> str:
+    """How many jobs of each state there are, each counted up to ``:most``."""
+    parts = []
+    for state in JobState:
+        found = _together(which, [state], "1 = 1 LIMIT :most", top_level=top_level)
+        one = f"SELECT 1 FROM ({found}) AS found LIMIT :most"  # noqa: S608 - no user input
+        parts.append(f"SELECT '{state.value}' AS state, count(*) AS jobs FROM ({one}) AS counted")  # noqa: S608 - no user input
+    return " UNION ALL ".join(parts)
+
+
+def newest(which: Which, among: Sequence[JobState] | None, *, top_level: bool) -> str:
+    """The ids of the newest ``:limit`` jobs from ``:least`` on and below ``:before``. ``among``:
+    their states; None: any.
+    """
+    found = _together(which, among or JobState, _NEWEST, top_level=top_level)
+    return f"SELECT id FROM ({found}) AS found ORDER BY id DESC LIMIT :limit"  # noqa: S608 - no user input
+
+
+def _together(which: Which, among: Iterable[JobState], end: str, *, top_level: bool = False) -> str:
+    fits = "".join(f"{name} = {value} AND " for name, value in which.items())
+    return " UNION ALL ".join(
+        f"SELECT * FROM (SELECT id FROM jobs WHERE {fits}{TOP} = {top} "  # noqa: S608 - no user input
+        f"AND state = '{state.value}' AND {end}) AS part"
+        for state in among
+        for top in ((1,) if top_level else (1, 0))
+    )
+
 
 _SLICE: Final = 500
 """Jobs that one page looks at, where choices have to be compared that no index holds together."""
@@ -77,7 +149,7 @@ def counts(tx: Tx, where: Filter, most: int) -> dict[JobState, int] | None:
         return None
     own = {name: value for name, value in given.items() if value is not None}
     which = {name: f":{name}" for name in own}
-    sql = listed.counted(which, top_level=where.top_level)
+    sql = counted(which, top_level=where.top_level)
     rows = tx.rows(sql, own | {"most": most})
     return {JobState(row["state"]): row["jobs"] for row in rows}
 
@@ -125,7 +197,7 @@ def _ids(tx: Tx, where: Filter, bounds: _Bounds, limit: int) -> list[int]:
             sql = f"SELECT id FROM jobs WHERE {fits}{between.format('id')}"  # noqa: S608 - no user input
         else:
             which = {name: f":{name}" for name in given if name != "state"}
-            sql = listed.newest(which, where.states, top_level=where.top_level)
+            sql = newest(which, where.states, top_level=where.top_level)
     return [row["id"] for row in tx.rows(sql, params)]
 
 

@@ -14,8 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry import RetryPolicy
-from server.store.columns import Columns
-from server.store.statements import chunks
+from server.store.statements import Columns, chunks
 from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 

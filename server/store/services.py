@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from server.domain.access import Visible
 from server.domain.service import ServiceLoad, ServiceRecord
-from server.store import listed
-from server.store.columns import Columns
-from server.store.statements import HELD, HOLDS, WAITS_SINCE
+from server.store import pages
+from server.store.statements import HELD, HOLDS, WAITS_SINCE, Columns
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import JobState
@@ -93,7 +92,7 @@ def load(tx: Tx, name: str, most: int, where: Visible) -> ServiceLoad:
     own = {column: value for column, value in chosen.items() if value is not None}
     which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])
     values = {"name": name, **own}
-    counted = listed.counted({"service": ":name"} | {column: f":{column}" for column in own})
+    counted = pages.counted({"service": ":name"} | {column: f":{column}" for column in own})
     oldest = _OLDEST.format(where=which)
     if where.user_id is None and where.submitted_by is not None:
         counted, oldest = _OF_SUBMITTER, _OLDEST_OF_SUBMITTER

@@ -1,4 +1,6 @@
-"""The rows of API tokens. Secrets are not among them, only their digests."""
+"""The rows of API tokens, of which only the digests are kept; upload tickets that were used, for as
+long as they could come again; and how often the sessions of each token were ended.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from server.domain.jobs import UsedTicket
 from server.domain.tokens import TokenRecord
-from server.store.columns import Columns
-from server.store.columns import insert as insert_row
+from server.store.statements import Columns
+from server.store.statements import insert as insert_row
 from shared.clock import Micros
 from shared.principals import Role, Scope
 from shared.sql import Tx
@@ -139,3 +142,32 @@ def _values(record: TokenRecord) -> dict[str, Any]:
     del values["last_used_at"], values["last_used_from"]
     scopes = None if record.scopes is None else json.dumps(sorted(record.scopes))
     return values | {"users": json.dumps(record.users), "scopes": scopes}
+
+
+def use_ticket(tx: Tx, ticket: UsedTicket) -> bool:
+    """Use it; False: it was used before."""
+    values, unused = dataclasses.asdict(ticket), "ON CONFLICT DO NOTHING RETURNING id"
+    return bool(insert_row(tx, "used_tickets", values, unused))
+
+
+def ticket_used(tx: Tx, ticket_id: str) -> bool:
+    """Whether an upload ticket has become a job."""
+    rows = tx.rows("SELECT 1 AS used FROM used_tickets WHERE id = :id", {"id": ticket_id})
+    return bool(rows)
+
+
+def ended(tx: Tx) -> dict[str, int]:
+    """Token (its id; of one of the settings, its digest) -> how often its sessions were ended."""
+    return {row["token"]: row["ended"] for row in tx.rows("SELECT token, ended FROM sessions")}
+
+
+def end(tx: Tx, token: str) -> int:
+    """End those of a token; how often they were ended now."""
+    rows = tx.rows(
+        """
+        INSERT INTO sessions (token, ended) VALUES (:token, 1)
+        ON CONFLICT (token) DO UPDATE SET ended = sessions.ended + 1 RETURNING ended
+        """,
+        {"token": token},
+    )
+    return int(rows[0]["ended"])

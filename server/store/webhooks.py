@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from server.domain.jobs import Job, Move
 from server.domain.webhooks import Delivery, Try, announced
 from server.store import identity
-from server.store.columns import Columns, insert
+from server.store.statements import Columns, insert
 from shared.clock import Micros
 from shared.sql import Row, Tx
 

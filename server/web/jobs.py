@@ -28,7 +28,7 @@ from server.http.problems import Refusal
 from server.stages.bulk import AMONG, BulkAction
 from server.stages.read import count_jobs, list_jobs, read_job
 from server.store import batches, events
-from server.store.listed import Filter
+from server.store.pages import Filter
 from server.web.site import PageRoute, Site
 from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL

@@ -14,7 +14,7 @@ from server.http.params import job_id as job_of
 from server.http.reads import Messages
 from server.stages.read import list_events, read_job
 from server.store import events
-from server.store.listed import Filter
+from server.store.pages import Filter
 from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 

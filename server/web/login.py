@@ -15,7 +15,7 @@ from server.domain.permits import Login, LoginUsed, PermitRefused
 from server.http.permits import SESSION
 from server.http.problems import Refusal
 from server.http.route import LOGIN_ONCE
-from server.store import permits
+from server.store import tokens
 from server.web.site import LOGIN, PageRoute, Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -85,7 +85,7 @@ async def once(request: web.Request, site: Site) -> web.StreamResponse:
     lead to does not use it up.
     """
     login, principal = _login(site, request.query.get("code", ""))
-    if await site.context.database.read(permits.ticket_used, login.id):
+    if await site.context.database.read(tokens.ticket_used, login.id):
         raise LoginUsed
     return site.page(
         request,

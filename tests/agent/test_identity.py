@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from client_agent.settings.agent import AgentSection
 from server.settings import load
-from server.settings.agents import AgentTable
+from server.settings.tables import AgentTable
 from shared.clock import yield_to_loop
 from shared.http.authentication import NONCE, PROOF, check_proof, proof
 from shared.wire import AgentHealth

@@ -15,8 +15,8 @@ from server.domain.choose import Candidate
 from server.domain.jobs import Move
 from server.domain.service import Service
 from server.storage.folder import PREFIX_LEN
-from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
+from server.store.pages import Filter
 from server.web.routes import ROUTES
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from server.settings.agents import AgentTable
+from server.settings.tables import AgentTable
 from server.store import agents
 from shared.sqlite.files import DatabaseUnavailable
 from tests.fleet.warm_fleet import Fleet

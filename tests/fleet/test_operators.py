@@ -13,7 +13,7 @@ from aiohttp import web
 from yarl import URL
 
 from ferryman import Client, Conflict, NotFound
-from server.settings.agents import AgentTable
+from server.settings.tables import AgentTable
 from server.web.operators import agents as pages
 from shared.clock import SECOND
 from tests.fleet.warm_fleet import Fleet

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from server.settings.agents import AgentTable
+from server.settings.tables import AgentTable
 from tests.kit import command_line
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent

@@ -12,7 +12,7 @@ import pytest
 from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
-from server.settings.live import LiveSettings
+from server.settings.load import LiveSettings
 from server.settings.tables import ServerSettings, ServerTable
 from server.stages.stage import Core, Stage
 from server.stages.wakeups import JobWakeups
@@ -25,7 +25,6 @@ from server.store import (
     claims,
     dependencies,
     events,
-    inserts,
     pages,
     queue,
     requests,
@@ -75,7 +74,7 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "get": store_jobs.get,
     "in_states": store_jobs.in_states,
     "to_cancel": store_jobs.to_cancel,
-    "by_idempotency_key": inserts.job_of_key,
+    "by_idempotency_key": requests.job_of_key,
     "stored": lambda tx, user: users.stored(tx, user)[user],
     "can_share_bundle": bundles.can_share,
     "batch": batches.get,
@@ -93,7 +92,7 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
 _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "record_live": events.record_live,
     "attach_result": attempts.attach_result,
-    "insert": inserts.insert_job,
+    "insert": requests.insert_job,
     "begin_batch": batches.begin,
     "end_batch": batches.end,
     **_by_name(

@@ -37,8 +37,8 @@ from server.storage.scratch import ScratchFile
 from server.store import bundles
 from server.store.claims import Offer
 from server.store.identity import new_start
-from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
+from server.store.pages import Filter
 from shared.clock import wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL

@@ -9,7 +9,7 @@ import pytest
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.store import batches, retention
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, RetryLater
 from tests.model.inline_database import CrashPoint

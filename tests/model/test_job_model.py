@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from server.domain.errors import AlreadyEnded, NoSuchJob, RetryRefused
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import Payload

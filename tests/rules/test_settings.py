@@ -14,9 +14,8 @@ from server.domain.errors import NotReloaded
 from server.domain.retry import BackoffKind
 from server.reload import Reload
 from server.settings import load
-from server.settings.live import LiveSettings
-from server.settings.tables import ServerSettings, ServiceTable
-from server.settings.users import allowances
+from server.settings.load import LiveSettings
+from server.settings.tables import ServerSettings, ServiceTable, allowances
 from shared.settings.base import SettingsError
 from shared.settings.limits import LimitsTable
 from shared.units.rates import Rate

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from server.domain.allowances import DAY
 from server.domain.permits import Ticket
-from server.store import permits, retention
+from server.store import retention, tokens
 from shared.principals import Principal, Role, Scope
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -317,7 +317,7 @@ async def test_a_used_ticket_is_known_while_its_upload_may_come(portal: Portal) 
     assert (await portal.post(path)).status == 201
     for days, known in ((7, True), (31, False)):
         await context.database.write(retention.forget_old, ticket.expires_at + days * DAY)
-        assert await context.database.read(permits.ticket_used, ticket.id) is known
+        assert await context.database.read(tokens.ticket_used, ticket.id) is known
 
 
 async def test_tickets_outlive_a_restart_and_have_the_public_address(

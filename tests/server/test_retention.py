@@ -27,8 +27,8 @@ from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage, stored_path
 from server.storage.scratch import Scratch
 from server.store.audit import AuditEntry
-from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
+from server.store.pages import Filter
 from shared.clock import SECOND
 from shared.principals import Role
 from shared.sqlite.database import Database

@@ -14,7 +14,7 @@ from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.store import batches, children, queue, retention
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.wire import JobState
 from tests.kit.store import Store, claim, new, service
 

@@ -17,8 +17,8 @@ from server.domain.choose import Candidate
 from server.domain.service import Service
 from server.domain.webhooks import Delivery
 from server.store import queue, webhooks
-from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
+from server.store.pages import Filter
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
 from tests.kit.store import Store, every, service

@@ -13,15 +13,15 @@ from server.store import (
     audit,
     bundles,
     children,
-    forgotten,
     retention,
     schedules,
     tokens,
+    users,
     webhooks,
 )
 from server.store.audit import AuditFilter
-from server.store.listed import Filter
 from server.store.migrations import MIGRATIONS
+from server.store.pages import Filter
 from server.store.tokens import TokenFilter
 from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
@@ -67,7 +67,7 @@ USES: dict[str, Call] = {
     # Lists and counts.
     "jobs_listed": counting(top_level=True),
     "jobs_listed_by_service": counting(service="s"),
-    "jobs_listed_by_user": reads(forgotten.jobs, "ann", None, 100),
+    "jobs_listed_by_user": reads(users.jobs, "ann", None, 100),
     "jobs_listed_by_both": counting(user_id="ann", service="s"),
     "jobs_by_submitter": listing(Filter(submitted_by="portal")),
     "jobs_by_time": listing(Filter(since=1)),
@@ -84,7 +84,7 @@ USES: dict[str, Call] = {
     "bundles_by_content": reads(bundles.can_share, "d", 1),
     "dependencies_on": SWEEPS["waiting_for"],
     # The rest.
-    "schedules_of_user": reads(forgotten.schedules, "ann"),
+    "schedules_of_user": reads(users.schedules, "ann"),
     "tokens_by_name": reads(tokens.page, TokenFilter(name="x"), 10, None),
     "tokens_by_time": reads(tokens.page, TokenFilter(), 10, None),
     "used_tickets_by_end": writes(retention.forget_old, 1),
@@ -96,7 +96,7 @@ USES: dict[str, Call] = {
     "deliveries_due": reads(webhooks.next_at),
     "deliveries_of_target": reads(webhooks._first_of_each, 1, ("", "")),
     "deliveries_of_job": reads(webhooks.of_job, 1),
-    "deliveries_of_user": reads(forgotten.found, "ann"),
+    "deliveries_of_user": reads(users.found, "ann"),
 }
 """Index -> a query that would read far more without it."""
 FURTHER: dict[str, Call] = {

@@ -12,8 +12,8 @@ from server.domain.allowances import DAY, DayUsed, Quota
 from server.domain.errors import NoSuchAttempt, QueueFull, StorageFull
 from server.domain.jobs import Step
 from server.domain.upload_fields import TooManyTags
-from server.store.inserts import insert_job
-from server.store.listed import Filter
+from server.store.pages import Filter
+from server.store.requests import insert_job
 from server.store.statements import TOTALS
 from shared.ids import AttemptKey
 from shared.sql import Tx

@@ -6,7 +6,7 @@ import pytest
 
 from server.domain.jobs import Job
 from server.store import pages
-from server.store.listed import Filter
+from server.store.pages import Filter
 from shared.wire import JobState, Reason
 from tests.kit.store import Store, claim, every, new
 
