@@ -109,7 +109,7 @@ class Health:
     async def database_bytes(self) -> tuple[int, int] | tuple[None, None]:
         """Of its file, and those of them that are not in use; None: it cannot be read."""
         try:
-            return await self._database.size(), await self._database.free_bytes()
+            return await self._database.sizes()
         except DatabaseUnavailable:
             return None, None
 

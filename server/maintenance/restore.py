@@ -9,7 +9,6 @@ agent are not found there, and are queued again.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -29,8 +28,7 @@ from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
 from shared.files.durable import FolderLock
 from shared.sql import Tx
-from shared.sqlite.database import Database
-from shared.sqlite.files import connected, copy_database
+from shared.sqlite.files import connected, copy_database, migrate
 from shared.steady_clock import FILE as CLOCK
 
 PER_SECOND: Final = 10
@@ -78,7 +76,8 @@ def restore(
     """
     manifest = _manifest(backup)
     if skip is None:
-        skip = skipped(from_iso(manifest["made_at"]), clock)
+        passed_us = max(0, clock.now() - from_iso(manifest["made_at"]))
+        skip = copies.LEAST_SKIPPED + PER_SECOND * (passed_us // SECOND)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FolderLock(data_dir)
@@ -96,8 +95,8 @@ def restore(
             lost = len(brought.missing) + len(brought.damaged)
             if lost > len(manifest["incomplete"]):
                 raise BadBackup(f"{backup}: {lost} files are missing or damaged")
-            asyncio.run(_upgrade(staged))
             with connected(staged) as copy:
+                migrate(copy, staged, MIGRATIONS)
                 tokens = tuple(copies.live_tokens(Tx(copy), clock.now()))
             first = as_another(data_dir, staged, skip, follow=not rehearsal)
         except sqlite3.DatabaseError as problem:
@@ -133,10 +132,6 @@ def _check_empty(data_dir: Path, db_path: Path) -> None:
             raise NotEmpty(f"{path} is there already: a backup is restored into an empty folder")
 
 
-async def _upgrade(staged: Path) -> None:
-    await (await Database.open(staged, MIGRATIONS)).close()
-
-
 def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
     """Make the copy another server's, and then the folder; the number of its next job. Until the
     copy is in place, no server starts with the folder.
@@ -146,8 +141,3 @@ def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
         first = copies.become_another(connection, new, skip, follow=follow, beside=beside)
         write_record(data_dir, copies.marks(Tx(connection)))
         return first
-
-
-def skipped(since_us: int, clock: Clock) -> int:
-    """How many numbers the former server may have given since then."""
-    return copies.LEAST_SKIPPED + PER_SECOND * (max(0, clock.now() - since_us) // SECOND)

@@ -227,20 +227,6 @@ MAX_VARIABLES: Final = 128
 MAX_BYTES: Final = 16 << 10
 """Of a table of variables as JSON; two of them fit into the order that an agent gets."""
 _RESERVED: Final = frozenset({"HOME", "LANG", "PATH", "PWD", "TMPDIR"})
-
-
-def check_variables(variables: Mapping[str, str]) -> None:
-    """Refuse names that are reserved or none, and values that no process can have. Raises
-    ValueError: it names the variable, never its value.
-    """
-    if len(variables) > MAX_VARIABLES:
-        raise ValueError(f"{len(variables)} variables, at most {MAX_VARIABLES} are taken")
-    for name, value in variables.items():
-        check_variable(name, value, _RESERVED)
-    if len(json.dumps(dict(variables))) > MAX_BYTES:
-        raise ValueError(f"its variables take more than {MAX_BYTES >> 10} KiB")
-
-
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
@@ -409,7 +395,13 @@ class ServiceTable(Section):
     @field_validator("env")
     @classmethod
     def _variables(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        check_variables(_shown(value))
+        """A message names the variable, never its value."""
+        if len(value) > MAX_VARIABLES:
+            raise ValueError(f"{len(value)} variables, at most {MAX_VARIABLES} are taken")
+        for name, text in _shown(value).items():
+            check_variable(name, text, _RESERVED)
+        if len(json.dumps(_shown(value))) > MAX_BYTES:
+            raise ValueError(f"its variables take more than {MAX_BYTES >> 10} KiB")
         return value
 
     @field_validator("retry_on", "no_retry_on")

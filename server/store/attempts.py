@@ -72,35 +72,27 @@ def record_attempt(tx: Tx, job: Job, move: Move) -> None:
 
 def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
     """Add a result that came after its attempt had ended; False: it has one, or its job is gone."""
-    values = {
-        "job_id": key.job_id,
-        "number": key.attempt,
-        "file": result.file,
-        "size": result.size,
-        "sha256": result.sha256,
-        "inputs": result.inputs,
-    }
+    columns = records.columns({"result": result})
+    setting = ", ".join(f"{name} = :{name}" for name in columns)
+    values = columns | {"job_id": key.job_id, "number": key.attempt}
     added = tx.rows(
-        """
-        UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-            result_inputs = :inputs
+        f"""
+        UPDATE attempts SET {setting}
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
         RETURNING ended_at
-        """,
+        """,  # noqa: S608 - no user input
         values,
     )
     if not added:
         return False
     bundles.keep(tx, result)
-    tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
+    tx.rows("UPDATE jobs SET results_size = results_size + :result_size WHERE id = :job_id", values)
     tx.rows(
-        """
-        UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-            result_inputs = :inputs
-        WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL
-        """,
+        f"""
+        UPDATE jobs SET {setting} WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL
+        """,  # noqa: S608 - no user input
         values,
     )
     job = records.job(tx.rows("SELECT * FROM jobs WHERE id = :job_id", values)[0])

@@ -151,8 +151,7 @@ def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
         return None
     kept = bundles.refer_to(tx, bundle)
     assert kept is not None, "it has a file"
-    values = {"parent_id": parent.id, "total": total, "bundle_file": kept.file}
-    values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
+    values = {"parent_id": parent.id, "total": total} | records.bundle_columns(kept)
     again = ", ".join(f"{name} = :{name}" for name in values)
     insert(tx, "batches", values, f"ON CONFLICT (parent_id) DO UPDATE SET {again}")
     return kept

@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from server.store.statements import insert
 from shared.clock import SECOND, Micros
 from shared.ids import Start
 from shared.sql import Tx
+
+_KEYS: Final = ("signing_key", "csrf_key", "webhook_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,7 @@ def begin(tx: Tx, now: Micros, random: Callable[[int], bytes]) -> Identity:
         former=tuple(json.loads(former or "[]")),
         start=new_start(tx, now, random(8).hex()),
         rehearsal=rehearsal is not None,
-        signing_key=bytes.fromhex(kept(tx, "signing_key", random(32).hex())),
-        csrf_key=bytes.fromhex(kept(tx, "csrf_key", random(32).hex())),
-        webhook_key=bytes.fromhex(kept(tx, "webhook_key", random(32).hex())),
+        **{name: bytes.fromhex(kept(tx, name, random(32).hex())) for name in _KEYS},
     )
 
 

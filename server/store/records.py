@@ -120,11 +120,12 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
     """The columns that a new job brings."""
     return columns({name: getattr(new, name) for name in _WITH_A_NEW_ONE}) | {
         "state": states.FIRST,
-        "bundle_file": new.bundle.file,
-        "bundle_size": new.bundle.size,
-        "bundle_digest": new.bundle.digest,
         "deferred": int(new.batch is not None and new.batch.total > 0),
     }
+
+
+def bundle_columns(of: Bundle) -> dict[str, Any]:
+    return {"bundle_file": of.file, "bundle_size": of.size, "bundle_digest": of.digest}
 
 
 def columns(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any
 
 from server.domain.allowances import Quota, check_day
 from server.domain.errors import BundleGone, QueueFull, StorageFull
@@ -22,14 +22,12 @@ from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState
 
-NO_QUOTA: Final = Quota()
-
 
 def insert_job(
     tx: Tx,
     new: NewJob,
     message: str,
-    most: Quota = NO_QUOTA,
+    most: Quota = Quota(),  # noqa: B008 - it does not change
 ) -> tuple[Job, bool]:
     """Add a job as Queued, with its first event.
 
@@ -57,7 +55,7 @@ def insert_job(
         bundle = bundles.refer_again(tx, new.bundle)
     if bundle is None:
         raise BundleGone
-    values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
+    values = records.new_job_columns(new) | records.bundle_columns(bundle) | {"message": message}
     if any(state != "met" for state in found.values()):
         values["hold"] = Hold.DEPENDENCY
     # A job that is to start later waits from then on.

@@ -46,9 +46,7 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, most: Quota) -> Sched
         raise BundleGone
     if most.uploaded:
         users.count_upload(tx, user, kept.size, now)
-    values = {**new, "bundle_file": kept.file}
-    values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
-    [row] = insert_row(tx, "schedules", values, "RETURNING *")
+    [row] = insert_row(tx, "schedules", {**new, **records.bundle_columns(kept)}, "RETURNING *")
     return of_row(row)
 
 

@@ -34,8 +34,8 @@ _PAUSE: Final = """
     RETURNING *
 """
 _OF_SUBMITTER: Final = """
-    SELECT state, count(*) AS jobs FROM (
-        SELECT state, service FROM jobs WHERE submitted_by = :submitted_by
+    SELECT state, count(*) AS jobs, min(queued_at) AS queued_at FROM (
+        SELECT state, service, queued_at FROM jobs WHERE submitted_by = :submitted_by
         ORDER BY id DESC LIMIT :most
     ) AS latest WHERE service = :name GROUP BY state
 """
@@ -44,12 +44,6 @@ _OLDEST: Final = " UNION ALL ".join(
     f"ORDER BY {WAITS_SINCE} LIMIT 1) AS oldest"
     for hold in HOLDS
 )
-_OLDEST_OF_SUBMITTER: Final = """
-    SELECT min(queued_at) AS queued_at FROM (
-        SELECT state, service, queued_at FROM jobs WHERE submitted_by = :submitted_by
-        ORDER BY id DESC LIMIT :most
-    ) AS latest WHERE service = :name AND state = 'Queued'
-"""
 
 
 def all_services(tx: Tx) -> list[ServiceRecord]:
@@ -92,17 +86,18 @@ def load(tx: Tx, name: str, most: int, where: Visible) -> ServiceLoad:
     own = {column: value for column, value in chosen.items() if value is not None}
     which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])
     values = {"name": name, **own}
-    counted = pages.counted({"service": ":name"} | {column: f":{column}" for column in own})
-    oldest = _OLDEST.format(where=which)
     if where.user_id is None and where.submitted_by is not None:
-        counted, oldest = _OF_SUBMITTER, _OLDEST_OF_SUBMITTER
-    rows = tx.rows(counted, values | {"most": most})
-    queued = tx.rows(oldest, values | {"most": most})
+        rows = tx.rows(_OF_SUBMITTER, values | {"most": most})
+        queued = [row for row in rows if row["state"] == JobState.QUEUED]
+    else:
+        counted = pages.counted({"service": ":name"} | {column: f":{column}" for column in own})
+        rows = tx.rows(counted, values | {"most": most})
+        queued = [*tx.rows(_OLDEST.format(where=which), values)]
     held = f"SELECT count(*) AS slots FROM jobs WHERE {HELD} AND {which}"  # noqa: S608
     (slots,) = tx.rows(held, values)
     by_state = dict.fromkeys(JobState, 0) | {JobState(row["state"]): row["jobs"] for row in rows}
-    since = [row["queued_at"] for row in queued if row["queued_at"] is not None]
-    return ServiceLoad(by_state, min(since, default=None), slots["slots"])
+    since = min((row["queued_at"] for row in queued), default=None)
+    return ServiceLoad(by_state, since, slots["slots"])
 
 
 _record: Final = Columns(

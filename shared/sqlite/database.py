@@ -29,7 +29,6 @@ from shared.sqlite.files import (
     Migration,
     NoRoomForCopy,
     check_structure,
-    empty_log,
     file_size,
     migrate,
 )
@@ -249,31 +248,24 @@ class Database:
             self._failures.pop("space", None)
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
 
-    async def size(self) -> int:
-        """Bytes that it takes on disk. Raises DatabaseUnavailable."""
-        return await self._bytes_of("page_count")
-
-    async def free_bytes(self) -> int:
-        """Of these, what is not in use. Raises DatabaseUnavailable."""
-        return await self._bytes_of("freelist_count")
-
-    async def _bytes_of(self, pages: str) -> int:
-        (count,), (size,) = [
-            (await self.rows(f"PRAGMA {name}"))[0] for name in (pages, "page_size")
-        ]
-        return int(count * size)
+    async def sizes(self) -> tuple[int, int]:
+        """Bytes that it takes on disk, and those of them that are not in use. Raises
+        DatabaseUnavailable.
+        """
+        names = ("page_count", "freelist_count", "page_size")
+        pages, free, size = [int((await self.rows(f"PRAGMA {name}"))[0][0]) for name in names]
+        return pages * size, free * size
 
     async def empty_log(self) -> bool:
         """Move all changes from the log to the file and cut the log off, so that nothing of what
-        was deleted is left there.
+        was deleted is left there. Raises DatabaseUnavailable.
 
         Returns:
             False: somebody reads; part of the log is still there.
-
-        Raises:
-            DatabaseUnavailable
         """
-        return not (await self.run(empty_log))[0]
+        sql = "PRAGMA wal_checkpoint(TRUNCATE)"
+        (busy, *_) = await self.run(lambda connection: connection.execute(sql).fetchone())
+        return not busy
 
     async def maintain(self) -> bool:
         """To be called now and then. Gives unused space back to the disk, some at a time. After a

@@ -164,9 +164,3 @@ def check_structure(connection: sqlite3.Connection) -> None:
     (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if result != "ok":
         raise sqlite3.DatabaseError(f"database disk image is malformed: {result}")
-
-
-def empty_log(connection: sqlite3.Connection) -> sqlite3.Row:
-    """Move it to the file and cut it off; the first number is 1 where somebody reads."""
-    row: sqlite3.Row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return row

@@ -162,14 +162,14 @@ class Records(Database):
     def prepare(self) -> None:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
-        self.sizes: list[int] = []
+        self.kept: list[int] = []
 
     async def write(self, work: Any, *args: Any, **how: Any) -> Any:
         if work is audit.keep:
             await self.may_go_on.wait()
             if self.fails:
                 raise DatabaseUnavailable(sqlite3.OperationalError("disk is full"))
-            self.sizes.append(len(args[0]))
+            self.kept.append(len(args[0]))
         return await super().write(work, *args, **how)
 
 
@@ -228,7 +228,7 @@ async def test_what_cannot_be_kept_is_kept_later_bounded_without_the_oldest(
     assert [line["event"] for line in lines] == ["audit.not_written", "audit.written_late"]
     assert lines[-1]["dropped"] == 2
     assert await targets(trail) == ["4", "3", "2"]
-    assert records.sizes == [2, 1]
+    assert records.kept == [2, 1]
 
 
 async def test_entries_expire(records: Records) -> None:
