@@ -6,11 +6,12 @@ SQL stays in the subset that SQLite and PostgreSQL share: named parameters, ``RE
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlite3 import Connection, Row
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
-__all__ = ["P", "Params", "Row", "T", "Tx", "listed"]
+__all__ = ["AMONG", "P", "Params", "Row", "T", "Tx", "among"]
 T = TypeVar("T")
 P = ParamSpec("P")
 Params: TypeAlias = Mapping[str, Any]
@@ -46,7 +47,10 @@ class Tx:
         return self._connection.execute(sql)
 
 
-def listed(values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """For ``IN (…)``: the names of parameters, and the parameters."""
-    params = {f"listed{number}": one for number, one in enumerate(values)}
-    return ", ".join(f":{name}" for name in params) or "NULL", params
+AMONG: Final = "IN (SELECT value FROM json_each(:among))"
+"""Behind a column: it is one of the values of :func:`among`."""
+
+
+def among(values: Iterable[Any]) -> dict[str, Any]:
+    """The parameter of :data:`AMONG`."""
+    return {"among": json.dumps([*values])}

@@ -24,7 +24,7 @@ from client_agent.payloads.errors import (
 from client_agent.payloads.payload import ENDED, Payload, from_row
 from shared.clock import SECOND, Micros
 from shared.ids import NO_START, AttemptKey, Start
-from shared.sql import Tx, listed
+from shared.sql import AMONG, Tx, among
 
 NO_PAYLOAD: Final = "payload_not_found"
 """Code: another payload has the number."""
@@ -79,11 +79,8 @@ def split_ended(
     Args:
         keys: payload -> its key; None: whatever payload has the number.
     """
-    names, params = listed(list(keys))
-    rows = tx.rows(
-        f"SELECT id, server, key, state FROM payloads WHERE id IN ({names})",  # noqa: S608 - names
-        params,
-    )
+    sql = f"SELECT id, server, key, state FROM payloads WHERE id {AMONG}"  # noqa: S608 - no input
+    rows = tx.rows(sql, among(keys))
     meant = [row for row in rows if keys[row["id"]] in (None, row["key"])]
     for server in {caller.server or row["server"] for row in meant} - {None}:
         check(tx, server, caller.start)

@@ -33,7 +33,7 @@ from client_agent.payloads.reads import PayloadReads
 from shared.clock import SECOND, Clock, Micros
 from shared.ids import NO_START, AttemptKey, Start
 from shared.metrics import counter
-from shared.sql import Row, Tx, listed
+from shared.sql import AMONG, Row, Tx, among
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable, Migration
 from shared.wakeups import Wakeups
@@ -137,12 +137,11 @@ def _clean(tx: Tx, payload_id: int, changed: int, now: Micros) -> Payload:
 
 def _acknowledge(tx: Tx, ids: Sequence[int], changed: int, now: Micros) -> None:
     """Make unlisted tombstones of ended payloads."""
-    names, params = listed(ids)
     tx.rows(
         f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, "  # noqa: S608 - names
         "given = json_set(given, '$.user_id', '') "
-        f"WHERE id IN ({names})",
-        params | {"changed": changed, "now": now},
+        f"WHERE id {AMONG}",
+        among(ids) | {"changed": changed, "now": now},
     )
 
 

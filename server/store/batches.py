@@ -12,9 +12,9 @@ from server.domain.jobs import Bundle, Job, Move, Result
 from server.store import bundles, children, jobs, records
 from server.store.children import insert_children
 from server.store.queue import DEFERRED
-from server.store.statements import Columns, changed, chunks, insert
+from server.store.statements import Columns, changed, insert
 from shared.clock import Micros
-from shared.sql import Row, Tx
+from shared.sql import AMONG, Row, Tx, among
 from shared.wire import JobState, Reason
 
 _DUE: Final = f"""
@@ -44,12 +44,8 @@ def get(tx: Tx, parent_id: int) -> Batch | None:
 
 def several(tx: Tx, parents: Sequence[int]) -> dict[int, Batch]:
     """Likewise, of those jobs that have some or may leave some."""
-    found = {}
-    for names, params in chunks(parents):
-        sql = f"SELECT * FROM batches WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
-        for row in tx.rows(sql, params):
-            found[row["parent_id"]] = _batch(row)
-    return found
+    sql = f"SELECT * FROM batches WHERE parent_id {AMONG}"  # noqa: S608 - no user input
+    return {row["parent_id"]: _batch(row) for row in tx.rows(sql, among(parents))}
 
 
 def due(tx: Tx, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
@@ -186,19 +182,16 @@ def failed_children(tx: Tx, parent_id: int, limit: int = NAMED) -> list[str]:
 
 def active_children(tx: Tx, parents: Sequence[int]) -> Mapping[int, int]:
     """How many children of each parent hold a slot; those with none are missing."""
-    found: dict[int, int] = {}
-    for names, params in chunks(parents):
-        # Through the index of what holds slots: those are few, whatever the batch's size.
-        rows = tx.rows(
-            f"""
-            SELECT parent_id, count(*) AS active FROM jobs
-            WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-            AND parent_id + 0 IN ({names}) GROUP BY parent_id
-            """,  # noqa: S608 - placeholders
-            params,
-        )
-        found |= {row["parent_id"]: row["active"] for row in rows}
-    return found
+    # Through the index of what holds slots: those are few, whatever the batch's size.
+    rows = tx.rows(
+        f"""
+        SELECT parent_id, count(*) AS active FROM jobs
+        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+        AND parent_id + 0 {AMONG} GROUP BY parent_id
+        """,  # noqa: S608 - no user input
+        among(parents),
+    )
+    return {row["parent_id"]: row["active"] for row in rows}
 
 
 def children_of(
@@ -218,7 +211,7 @@ def children_of(
         f"""
         SELECT id, child_name, state, reason FROM jobs
         WHERE parent_id = :parent AND id > :after {chosen} ORDER BY id LIMIT :limit
-        """,  # noqa: S608 - placeholders
+        """,  # noqa: S608 - no user input
         values | states,
     )
     return [

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.domain.jobs import Bundle, FileKind, Result
-from server.store.statements import chunks
-from shared.sql import Tx
+from shared.sql import AMONG, Tx, among
 
 
 def can_share(tx: Tx, digest: str, size: int) -> bool:
@@ -83,54 +82,46 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
     more; kind and name of those that are files.
     """
     files: list[tuple[FileKind, str]] = []
-    for names, params in chunks(job_ids):
-        bundles = tx.rows(
-            f"""
-            SELECT file, count(*) AS jobs FROM (
-                SELECT bundle_file AS file FROM jobs WHERE id IN ({names})
-                UNION ALL
-                SELECT bundle_file AS file FROM batches WHERE parent_id IN ({names})
-            ) AS used WHERE file IS NOT NULL GROUP BY file
-            """,  # noqa: S608 - placeholders
-            params,
+    params = among(job_ids)
+    bundles = tx.rows(
+        f"""
+        SELECT file, count(*) AS jobs FROM (
+            SELECT bundle_file AS file FROM jobs WHERE id {AMONG}
+            UNION ALL
+            SELECT bundle_file AS file FROM batches WHERE parent_id {AMONG}
+        ) AS used WHERE file IS NOT NULL GROUP BY file
+        """,  # noqa: S608 - no user input
+        params,
+    )
+    for row in bundles:
+        left = tx.rows(
+            "UPDATE bundles SET refs = refs - :jobs WHERE file = :file RETURNING refs",
+            {"file": row["file"], "jobs": row["jobs"]},
         )
-        for row in bundles:
-            left = tx.rows(
-                "UPDATE bundles SET refs = refs - :jobs WHERE file = :file RETURNING refs",
-                {"file": row["file"], "jobs": row["jobs"]},
-            )
-            if not left or left[0]["refs"] <= 0:
-                tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
-                files.append((FileKind.BUNDLE, row["file"]))
-        results = tx.rows(
-            f"""
-            SELECT result_file AS file FROM attempts
-            WHERE job_id IN ({names}) AND result_file IS NOT NULL
-            """,  # noqa: S608 - placeholders
-            params,
-        )
-        files += [(FileKind.RESULT, row["file"]) for row in results]
-        tx.rows(
-            f"UPDATE attempts SET result_file = NULL WHERE job_id IN ({names})",  # noqa: S608
-            params,
-        )
-        tx.rows(
-            f"UPDATE jobs SET bundle_file = NULL, result_file = NULL WHERE id IN ({names})",  # noqa: S608
-            params,
-        )
-        tx.rows(
-            f"UPDATE batches SET bundle_file = NULL WHERE parent_id IN ({names})",  # noqa: S608
-            params,
-        )
+        if not left or left[0]["refs"] <= 0:
+            tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
+            files.append((FileKind.BUNDLE, row["file"]))
+    results = tx.rows(
+        f"""
+        SELECT result_file AS file FROM attempts
+        WHERE job_id {AMONG} AND result_file IS NOT NULL
+        """,  # noqa: S608 - no user input
+        params,
+    )
+    files += [(FileKind.RESULT, row["file"]) for row in results]
+    for change in (
+        "attempts SET result_file = NULL WHERE job_id",
+        "jobs SET bundle_file = NULL, result_file = NULL WHERE id",
+        "batches SET bundle_file = NULL WHERE parent_id",
+    ):
+        tx.rows(f"UPDATE {change} {AMONG}", params)
     return delete_rows(tx, files)
 
 
 def delete_rows(tx: Tx, contents: Sequence[tuple[FileKind, str]]) -> list[tuple[FileKind, str]]:
     """Delete those of the contents that are rows; the others, which are files."""
-    deleted = set[str]()
-    for names, params in chunks([name for _, name in contents]):
-        rows = tx.rows(f"DELETE FROM contents WHERE name IN ({names}) RETURNING name", params)  # noqa: S608
-        deleted |= {row["name"] for row in rows}
+    sql = f"DELETE FROM contents WHERE name {AMONG} RETURNING name"  # noqa: S608 - no user input
+    deleted = {row["name"] for row in tx.rows(sql, among(name for _, name in contents))}
     return [one for one in contents if one[1] not in deleted]
 
 

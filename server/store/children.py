@@ -16,10 +16,10 @@ from server.domain.jobs import FIRST_EVENT, Hold, Job, Move
 from server.domain.live import NewEvent
 from server.store import records
 from server.store.events import append, values_of
-from server.store.statements import changed, chunks, moved, queued
+from server.store.statements import changed, moved, queued
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Tx
+from shared.sql import AMONG, Tx, among
 from shared.wire import JobState
 
 COUNTED: Final[Mapping[JobState, str]] = {
@@ -64,31 +64,29 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
         {"parent": parent_id, "most": _AT_ONCE},
     )
     values, event = {"at": at, "message": message}, NewEvent("job.cancelled", message)
-    for names, ids in chunks([row["id"] for row in open_ones if row["state"] == "Queued"]):
-        cancelled = records.jobs(
-            tx,
-            f"""
-            UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
-                cancel_requested_at = :at
-            WHERE id IN ({names}) RETURNING *
-            """,  # noqa: S608 - placeholders
-            values | ids,
-        )
-        tx.rows(
-            "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
-            {"parent": parent_id, "count": len(cancelled)},
-        )
-        for job in cancelled:
-            append(tx, [values_of(job.key, job.state, None, at, event, JobState.QUEUED)])
-            was = dataclasses.replace(job, state=JobState.QUEUED)
-            moved(tx, ending.move(was, job.state, at, message), job)
-    for names, ids in chunks([row["id"] for row in open_ones if row["state"] != "Queued"]):
-        asked = tx.rows(
-            f"UPDATE jobs SET cancel_requested_at = :at WHERE id IN ({names}) RETURNING *",  # noqa: S608
-            values | ids,
-        )
-        for row in asked:
-            changed(tx, records.job(row))
+    cancelled = records.jobs(
+        tx,
+        f"""
+        UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
+            cancel_requested_at = :at
+        WHERE id {AMONG} RETURNING *
+        """,  # noqa: S608 - no user input
+        values | among([row["id"] for row in open_ones if row["state"] == "Queued"]),
+    )
+    tx.rows(
+        "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
+        {"parent": parent_id, "count": len(cancelled)},
+    )
+    for job in cancelled:
+        append(tx, [values_of(job.key, job.state, None, at, event, JobState.QUEUED)])
+        was = dataclasses.replace(job, state=JobState.QUEUED)
+        moved(tx, ending.move(was, job.state, at, message), job)
+    asked = tx.rows(
+        f"UPDATE jobs SET cancel_requested_at = :at WHERE id {AMONG} RETURNING *",  # noqa: S608
+        values | among([row["id"] for row in open_ones if row["state"] != "Queued"]),
+    )
+    for row in asked:
+        changed(tx, records.job(row))
     return bool(open_ones)
 
 
@@ -126,7 +124,7 @@ def insert_children(
                CASE WHEN child.array_index IS NULL THEN '[]' ELSE inputs_from END, {_COPIED}
         FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number
         RETURNING id, service, user_id
-        """,  # noqa: S608 - placeholders
+        """,  # noqa: S608 - no user input
         values,
     )
     queued(tx, added[0]["service"], added[0]["user_id"], len(added))

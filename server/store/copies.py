@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.store import bundles, dependencies, identity, retention, schedules, tokens
-from server.store.statements import chunks, insert
+from server.store.statements import insert
 from shared.clock import Micros
-from shared.sql import Tx
+from shared.sql import AMONG, Tx, among
 
 LEAST_SKIPPED: Final = 1_000_000
 """Numbers of jobs that are left out at least, where a former server may have given some."""
@@ -74,9 +74,8 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
-        for names, params in chunks(sorted(left_out)):
-            sql = f"SELECT id FROM jobs WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
-            left_out |= {row["id"] for row in tx.rows(sql, params)}
+        sql = f"SELECT id FROM jobs WHERE parent_id {AMONG}"  # noqa: S608 - no user input
+        left_out |= {row["id"] for row in tx.rows(sql, among(left_out))}
         jobs = sorted(number for number in left_out if number > 0)
         for number in left_out.difference(jobs):
             schedules.delete(tx, -number)

@@ -16,8 +16,8 @@ from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, invalid, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
-from server.store.statements import chunks, insert
-from shared.sql import Tx
+from server.store.statements import insert
+from shared.sql import AMONG, Tx, among
 from shared.wire import JobState
 
 _STATE: Final = """
@@ -54,19 +54,18 @@ def check(tx: Tx, new: NewJob) -> dict[int, str]:
     found: dict[int, str] = {}
     parents: dict[int, int] = {}
     cleaned = set[int]()
-    for names, params in chunks(wanted):
-        for row in tx.rows(
-            f"""
-            SELECT id, state, parent_id, {_STATE} AS dependency FROM jobs AS prior
-            WHERE id IN ({names}) AND user_id = :user_id
-            """,  # noqa: S608 - placeholders
-            params | {"user_id": new.user_id},
-        ):
-            found[row["id"]] = row["dependency"]
-            if row["parent_id"] is not None:
-                parents[row["id"]] = row["parent_id"]
-            if row["state"] == JobState.CLEANED:
-                cleaned.add(row["id"])
+    for row in tx.rows(
+        f"""
+        SELECT id, state, parent_id, {_STATE} AS dependency FROM jobs AS prior
+        WHERE id {AMONG} AND user_id = :user_id
+        """,  # noqa: S608 - no user input
+        among(wanted) | {"user_id": new.user_id},
+    ):
+        found[row["id"]] = row["dependency"]
+        if row["parent_id"] is not None:
+            parents[row["id"]] = row["parent_id"]
+        if row["state"] == JobState.CLEANED:
+            cleaned.add(row["id"])
     for field, ids in (("after", new.after), ("inputs_from", new.inputs_from)):
         for job_id in ids:
             if job_id not in found:
@@ -124,18 +123,17 @@ def settle(tx: Tx, on_id: int, met: bool, at: int) -> None:
 
 def _release(tx: Tx, job_ids: Sequence[int], at: int) -> None:
     """Those whose dependencies are all met wait in the queue from now on."""
-    for names, params in chunks(job_ids):
-        tx.rows(
-            f"""
-            UPDATE jobs SET hold = NULL,
-                waits_since = CASE WHEN not_before > :at THEN not_before ELSE :at END
-            WHERE {_HELD} AND id IN ({names}) AND NOT EXISTS (
-                SELECT 1 FROM dependencies
-                WHERE dependencies.job_id = jobs.id AND dependencies.state != 'met'
-            )
-            """,  # noqa: S608 - placeholders
-            params | {"at": at},
+    tx.rows(
+        f"""
+        UPDATE jobs SET hold = NULL,
+            waits_since = CASE WHEN not_before > :at THEN not_before ELSE :at END
+        WHERE {_HELD} AND id {AMONG} AND NOT EXISTS (
+            SELECT 1 FROM dependencies
+            WHERE dependencies.job_id = jobs.id AND dependencies.state != 'met'
         )
+        """,  # noqa: S608 - no user input
+        among(job_ids) | {"at": at},
+    )
 
 
 def _look_again(tx: Tx, job: Job) -> Job:

@@ -11,10 +11,9 @@ from typing import Any, Final, TypeAlias
 from server.domain.jobs import Job
 from server.store import records
 from server.store.migrations import TOP
-from server.store.statements import chunks
 from shared.clock import Micros
 from shared.http.numbers import whole_number
-from shared.sql import Row, Tx
+from shared.sql import AMONG, Row, Tx, among
 from shared.wire import JobState, Reason
 
 
@@ -227,23 +226,21 @@ def _fitting(tx: Tx, ids: list[int], where: Filter) -> set[int]:
     given, fitting = _columns(where), set[int]()
     has_text = _text_finder(where.text)
     columns = ", ".join(("id", *_COLUMNS, *(() if where.text is None else ("message", "tags"))))
-    for names, params in chunks(ids):
-        sql = f"SELECT {columns} FROM jobs WHERE id IN ({names})"  # noqa: S608
-        for row in tx.rows(sql, params):
-            if (
-                all(row[name] == value for name, value in given.items())
-                and not (where.top_level and row["parent_id"] is not None)
-                and (where.states is None or row["state"] in where.states)
-                and (where.since is None or row["created_at"] >= where.since)
-                and (where.until is None or row["created_at"] < where.until)
-                and has_text(row)
-            ):
-                fitting.add(row["id"])
+    sql = f"SELECT {columns} FROM jobs WHERE id {AMONG}"  # noqa: S608
+    for row in tx.rows(sql, among(ids)):
+        if (
+            all(row[name] == value for name, value in given.items())
+            and not (where.top_level and row["parent_id"] is not None)
+            and (where.states is None or row["state"] in where.states)
+            and (where.since is None or row["created_at"] >= where.since)
+            and (where.until is None or row["created_at"] < where.until)
+            and has_text(row)
+        ):
+            fitting.add(row["id"])
     for job, rows in _rows_of(where):
-        for names, params in chunks(list(fitting)):
-            sql = f"SELECT {job} AS id FROM {rows} AND {job} IN ({names})"  # noqa: S608
-            found = tx.rows(sql, params | {"tag": where.tag, "after": where.after})
-            fitting -= set(params.values()) - {row["id"] for row in found}
+        sql = f"SELECT {job} AS id FROM {rows} AND {job} {AMONG}"  # noqa: S608
+        found = tx.rows(sql, among(fitting) | {"tag": where.tag, "after": where.after})
+        fitting &= {row["id"] for row in found}
     return fitting
 
 

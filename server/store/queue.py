@@ -8,9 +8,9 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.store import records, totals
-from server.store.statements import HELD, HOLDS, WAITS_SINCE, chunks
+from server.store.statements import HELD, HOLDS, WAITS_SINCE
 from shared.clock import Micros
-from shared.sql import Tx
+from shared.sql import AMONG, Tx, among
 
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
@@ -96,27 +96,24 @@ def queued_before(tx: Tx, ids: Sequence[int], most: int) -> dict[int, int]:
     """For each of the jobs: how many of its user's jobs of its service may be sent before it;
     counts no further than ``most``.
     """
-    found: dict[int, int] = {}
-    for names, params in chunks(ids):
-        rows = tx.rows(
-            f"""
-            SELECT waiting.id AS id, (
-                SELECT count(*) FROM (
-                    SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
-                    AND user_id = waiting.user_id AND priority > waiting.priority
-                    UNION ALL
-                    SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
-                    AND user_id = waiting.user_id AND priority = waiting.priority
-                    AND id < waiting.id
-                    LIMIT :most
-                )
-            ) AS count
-            FROM jobs AS waiting WHERE waiting.id IN ({names})
-            """,  # noqa: S608 - placeholders
-            params | {"most": most},
-        )
-        found |= {row["id"]: row["count"] for row in rows}
-    return found
+    rows = tx.rows(
+        f"""
+        SELECT waiting.id AS id, (
+            SELECT count(*) FROM (
+                SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
+                AND user_id = waiting.user_id AND priority > waiting.priority
+                UNION ALL
+                SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
+                AND user_id = waiting.user_id AND priority = waiting.priority
+                AND id < waiting.id
+                LIMIT :most
+            )
+        ) AS count
+        FROM jobs AS waiting WHERE waiting.id {AMONG}
+        """,  # noqa: S608 - no user input
+        among(ids) | {"most": most},
+    )
+    return {row["id"]: row["count"] for row in rows}
 
 
 def overdue(

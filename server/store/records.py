@@ -14,8 +14,8 @@ from pydantic import BaseModel, TypeAdapter
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry import RetryPolicy
-from server.store.statements import Columns, chunks
-from shared.sql import Params, Row, Tx
+from server.store.statements import Columns
+from shared.sql import AMONG, Params, Row, Tx, among
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
 # Few texts recur in most rows: each is parsed once.
@@ -87,11 +87,8 @@ def jobs(tx: Tx, sql: str, params: Params = _NONE) -> list[Job]:
 
 def several(tx: Tx, job_ids: Iterable[int]) -> dict[int, Job]:
     """Those that are there, by their numbers."""
-    found = {}
-    for names, params in chunks([*job_ids]):
-        for row in tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params):  # noqa: S608
-            found[row["id"]] = job(row)
-    return found
+    sql = f"SELECT * FROM jobs WHERE id {AMONG}"  # noqa: S608 - no user input
+    return {one.id: one for one in jobs(tx, sql, among(job_ids))}
 
 
 def attempt(row: Row) -> Attempt:

@@ -11,9 +11,9 @@ from server.domain.jobs import FileKind, Job, Move
 from server.store import jobs, records
 from server.store.bundles import release_files
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
-from server.store.statements import changed, chunks
+from server.store.statements import changed
 from shared.clock import SECOND, Micros
-from shared.sql import Tx
+from shared.sql import AMONG, Tx, among
 
 _KEYS_KEPT: Final = 86_400 * SECOND
 _UPLOADED_KEPT: Final = 31 * 86_400 * SECOND
@@ -46,13 +46,12 @@ def files_in_use(tx: Tx, names: Sequence[str]) -> set[str]:
     """Those of the stored files' names that a bundle or an attempt refers to."""
     in_use: set[str] = set()
     for column, table in (("file", "bundles"), ("result_file", "attempts")):
-        for placeholders, params in chunks(names):
-            rows = tx.rows(
-                f"SELECT {column} AS file FROM {table} "  # noqa: S608 - placeholders
-                f"WHERE {column} IS NOT NULL AND {column} IN ({placeholders})",
-                params,
-            )
-            in_use |= {row["file"] for row in rows}
+        rows = tx.rows(
+            f"SELECT {column} AS file FROM {table} "  # noqa: S608 - no user input
+            f"WHERE {column} IS NOT NULL AND {column} {AMONG}",
+            among(names),
+        )
+        in_use |= {row["file"] for row in rows}
     return in_use
 
 
@@ -64,16 +63,11 @@ def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]
         How many were made; kind and name of the files that nothing refers to any more.
     """
     ids = [job.id for move in moves if (job := jobs.move(tx, move)) is not None]
-    for names, params in chunks(ids):
-        tx.rows(
-            f"DELETE FROM idempotency_keys WHERE job_id IN ({names})",  # noqa: S608 - placeholders
-            params,
-        )
-        # The children of a batch go with their parent, which is never queued again.
-        tx.rows(
-            f"UPDATE batches SET rest_after = 0 WHERE parent_id IN ({names}) AND made > 0",  # noqa: S608 - placeholders
-            params,
-        )
+    params = among(ids)
+    tx.rows(f"DELETE FROM idempotency_keys WHERE job_id {AMONG}", params)  # noqa: S608
+    # The children of a batch go with their parent, which is never queued again.
+    sql = f"UPDATE batches SET rest_after = 0 WHERE parent_id {AMONG} AND made > 0"  # noqa: S608
+    tx.rows(sql, params)
     return len(ids), release_files(tx, ids)
 
 
@@ -89,9 +83,8 @@ def expire_children(tx: Tx, at: Micros) -> bool:
         """,
         {"most": _CHILDREN_AT_ONCE},
     )
-    for names, params in chunks([row["id"] for row in rows]):
-        sql = f"UPDATE jobs SET expires_at = :at WHERE id IN ({names})"  # noqa: S608 - placeholders
-        tx.rows(sql, params | {"at": at})
+    sql = f"UPDATE jobs SET expires_at = :at WHERE id {AMONG}"  # noqa: S608 - no user input
+    tx.rows(sql, among([row["id"] for row in rows]) | {"at": at})
     for parent, child in {row["parent_id"]: row["id"] for row in rows}.items():
         sql = "UPDATE batches SET rest_after = :child WHERE parent_id = :parent"
         tx.rows(sql, {"parent": parent, "child": child})
@@ -174,9 +167,9 @@ def forget_old(tx: Tx, now: Micros) -> None:
 
 def delete_rows(tx: Tx, job_ids: Sequence[int]) -> None:
     """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
-    for names, params in chunks(job_ids):
-        for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):
-            tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
-        tx.rows(f"DELETE FROM deliveries WHERE job_id IN ({names})", params)  # noqa: S608
-        tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
-        tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608
+    params = among(job_ids)
+    of_jobs = ("job_tags", "events", "idempotency_keys", "attempts", "dependencies", "deliveries")
+    for table in of_jobs:
+        tx.rows(f"DELETE FROM {table} WHERE job_id {AMONG}", params)  # noqa: S608
+    tx.rows(f"DELETE FROM batches WHERE parent_id {AMONG}", params)  # noqa: S608
+    tx.rows(f"DELETE FROM jobs WHERE id {AMONG}", params)  # noqa: S608

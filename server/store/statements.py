@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -135,12 +135,3 @@ def _log_over(took: Over, move: Move, job: Job) -> None:
         wait_s=round(took.wait_s, 3),
         result_bytes=took.result_bytes,
     )
-
-
-def chunks(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is
-    32,766.
-    """
-    for start in range(0, len(values), size):
-        params = {f"v{n}": value for n, value in enumerate(values[start : start + size])}
-        yield ", ".join(f":{name}" for name in params), params

@@ -10,7 +10,7 @@ from server.domain.allowances import DAY, day_of
 from server.domain.jobs import Job
 from server.domain.statistics import Over, Tree, add
 from shared.clock import SECOND, Micros, utc
-from shared.sql import Tx, listed
+from shared.sql import AMONG, Tx, among
 
 _PUT: Final = """
     INSERT INTO statistics (at, service, document) VALUES (:at, :service, :document)
@@ -94,12 +94,11 @@ def daily_usage(tx: Tx, user: str, since: Micros) -> list[dict[str, Any]]:
 
 def buckets(tx: Tx, since: Micros, services: Collection[str]) -> list[tuple[Micros, str, Tree]]:
     """Begin, service and numbers of those that begin since then."""
-    names, params = listed(list(services))
     rows = tx.rows(
         f"""
         SELECT at, service, document FROM statistics
-        WHERE at >= :since AND service IN ({names})
-        """,  # noqa: S608 - placeholders
-        params | {"since": since},
+        WHERE at >= :since AND service {AMONG}
+        """,  # noqa: S608 - no user input
+        among(services) | {"since": since},
     )
     return [(row["at"], row["service"], json.loads(row["document"])) for row in rows]

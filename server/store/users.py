@@ -11,9 +11,8 @@ from server.store import pages
 from server.store.migrations import TOP
 from server.store.pages import Filter
 from server.store.queue import READY
-from server.store.statements import chunks
 from shared.clock import Micros
-from shared.sql import Tx
+from shared.sql import AMONG, Tx, among
 
 # One step of an index for each user, however many jobs each has. A child's parent is its user's.
 _USERS: Final = f"""
@@ -44,19 +43,19 @@ _WAITING: Final = f"""
     ) AS jobs
     FROM found WHERE user_id IS NOT NULL ORDER BY user_id
 """  # noqa: S608 - no user input
-_STORED: Final = """
+_STORED: Final = f"""
     SELECT user_id, sum(
         CASE WHEN parent_id IS NULL THEN bundle_size ELSE 0 END + results_size
     ) AS bytes
-    FROM jobs WHERE user_id IN ({names}) AND bundle_file IS NOT NULL GROUP BY user_id
-"""
-_OF_SCHEDULES: Final = """
-    SELECT user_id, sum(bundle_size) AS bytes FROM schedules WHERE user_id IN ({names})
+    FROM jobs WHERE user_id {AMONG} AND bundle_file IS NOT NULL GROUP BY user_id
+"""  # noqa: S608 - no user input
+_OF_SCHEDULES: Final = f"""
+    SELECT user_id, sum(bundle_size) AS bytes FROM schedules WHERE user_id {AMONG}
     GROUP BY user_id
-"""
-_UPLOADED: Final = """
-    SELECT user_id, bytes FROM uploaded WHERE day = :day AND user_id IN ({names})
-"""
+"""  # noqa: S608 - no user input
+_UPLOADED: Final = f"""
+    SELECT user_id, bytes FROM uploaded WHERE day = :day AND user_id {AMONG}
+"""  # noqa: S608 - no user input
 
 
 def named(tx: Tx, first: str, most: int) -> list[str]:
@@ -87,11 +86,8 @@ def uploaded(tx: Tx, at: Micros, *users: str) -> Counter[str]:
 
 
 def _bytes(tx: Tx, users: Sequence[str], sql: str, **more: int) -> Counter[str]:
-    found = Counter[str]()
-    for names, params in chunks(users):
-        rows = tx.rows(sql.format(names=names), params | more)
-        found |= Counter({row["user_id"]: row["bytes"] for row in rows})
-    return found
+    rows = tx.rows(sql, among(users) | more)
+    return Counter({row["user_id"]: row["bytes"] for row in rows})
 
 
 def count_upload(tx: Tx, user_id: str, size: int, at: Micros) -> None:
