@@ -36,7 +36,7 @@ def pick(
     queue: Sequence[Waiting],
     held: Mapping[str, int],
     service: Service,
-    most: int | None = None,
+    free: int,
 ) -> list[Waiting]:
     """Choose the jobs of one service to send now.
 
@@ -44,14 +44,11 @@ def pick(
         queue: waiting jobs; users in the order in which they are due, each user's jobs oldest
             first.
         held: user -> slots in use (HOLDS_SLOT); missing means 0.
-        most: at most so many.
+        free: slots of the service that may be used.
 
     Returns:
         In sending order: everybody's first, then everybody's second. Never exceeds either quota.
     """
-    free = free_slots(service, held)
-    if most is not None:
-        free = min(free, most)
     lines: dict[str, deque[Waiting]] = defaultdict(deque)
     for waiting in queue:
         may_run = service.runs_of(waiting.user_id) - held.get(waiting.user_id, 0)

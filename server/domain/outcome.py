@@ -217,7 +217,6 @@ _LONGEST_WHY: Final = 500
 
 
 def _facts(payload: PayloadDoc) -> dict[str, Any]:
-    """What is kept of an attempt that has ended."""
     result = payload.result
     return {
         "exit_code": payload.exit_code,
@@ -233,7 +232,6 @@ def _facts(payload: PayloadDoc) -> dict[str, Any]:
 def _attempt_ended(
     job: Job, payload: PayloadDoc, service: Service, now: Micros, uniform: Uniform
 ) -> Move:
-    """The move that follows."""
     reason, message = payload.reason or Reason.EXIT_CODE, payload.message
     match payload.status:
         case PayloadState.COMPLETED:

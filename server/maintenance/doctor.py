@@ -285,7 +285,6 @@ def _space(folder: Path, min_free: int) -> Iterator[Finding]:
 
 
 def _mount(folder: Path) -> tuple[str, frozenset[str]]:
-    """Kind and options of the filesystem."""
     best, kind, options = "", "", frozenset[str]()
     whole = str(folder.resolve())
     with contextlib.suppress(OSError):
@@ -397,7 +396,6 @@ def _group(gid: int, known: Set[int]) -> tuple[str, set[str]]:
 
 
 def of_certificate(file: Path | None, clock: Clock) -> Iterator[Finding]:
-    """When a certificate ends."""
     if file is None:
         return
     try:

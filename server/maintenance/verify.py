@@ -156,7 +156,6 @@ class Verification:
             self.done.findings.append(Finding(kind, about, message, repaired))
 
     def _check(self, database: sqlite3.Connection, file: StoredFile) -> None:
-        """One stored file against its row."""
         self._count(f"{file.kind}")
         with readable(self.data_dir, Tx(database), file) as path:
             trouble = trouble_of(path, file, digests=self.digests)
@@ -181,7 +180,6 @@ class Verification:
         return trouble != "unreadable_file"
 
     def _strays(self, tx: Tx, kind: FileKind, then: str) -> None:
-        """Files that no row refers to."""
         for names in stored_names(self.data_dir, kind):
             used = files_in_use(tx, names)
             for name in names:

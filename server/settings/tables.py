@@ -168,7 +168,6 @@ class AgentTable(Section):
         )
 
     def secret(self) -> str | None:
-        """The token to show."""
         if self.token is None:
             return None
         text = self.token.get_secret_value()
@@ -322,7 +321,6 @@ class ServerTable(HttpSection):
 
     @property
     def database(self) -> Path:
-        """Where it is."""
         return self.db_path or self.data_dir / "ferryman.sqlite"
 
     def in_use(self) -> dict[str, Any]:

@@ -87,7 +87,6 @@ class Storage:
             await self._store(kind, name, file)
 
     def _write(self, content: bytes, final: Path) -> None:
-        """Store all at once. Blocking."""
         with self._scratch.file(final.name) as file:
             file.reserve(len(content))
             _make_folder(final)
@@ -205,7 +204,6 @@ def _move(path: Path, final: Path) -> None:
 
 
 def _make_folder(final: Path) -> None:
-    """That of the file."""
     if not final.parent.is_dir():
         final.parent.mkdir(mode=0o700, exist_ok=True)
         durable.fsync_folder(final.parent.parent)

@@ -212,7 +212,6 @@ class Scratch:
         self._space.measure()
 
     def file(self, name: str | None = None) -> ScratchFile:
-        """A new scratch file."""
         return ScratchFile(self._folder / (name or self._new_name()), self._space)
 
     async def too_full_for(self, count: int) -> int | None:

@@ -81,7 +81,6 @@ def check(tx: Tx, new: NewJob) -> dict[int, str]:
 
 
 def add(tx: Tx, job_id: int, new: NewJob, found: Mapping[int, str]) -> None:
-    """Store the dependencies of a job that was just inserted."""
     for on_id, state in found.items():
         inputs = int(on_id in new.inputs_from)
         values = {"job_id": job_id, "on_id": on_id, "inputs": inputs, "state": state}

@@ -65,7 +65,6 @@ def append(tx: Tx, events: Sequence[Mapping[str, Any]]) -> None:
 
 @cache
 def _insert(count: int) -> str:
-    """The statement that writes so many events."""
     rows = (f"({', '.join(f':{name}{number}' for name in _COLUMNS)})" for number in range(count))
     return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
 
@@ -208,11 +207,15 @@ def record_live(tx: Tx, reports: Sequence[Report]) -> set[AttemptKey]:
     """Store what attempts say while they run, with events about what is new. Returns the attempts
     that do run at the agent that reports them. Nothing was written about the others.
     """
-
     running, noted = set[AttemptKey](), set[int]()
     for report in reports:
-        if not _record(tx, report):
+        live = report.live
+        values = records.columns({"progress": live.progress, "output": live.output})
+        values |= {"id": report.key.job_id, "attempt": report.key.attempt}
+        own = {"agent": report.agent, "message": live.message, "heartbeat_at": live.heartbeat_at}
+        if not tx.rows(_JOB, values | own):
             continue
+        tx.rows(_ATTEMPT, values)
         running.add(report.key)
         of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
         if report.news and append_live(*of, report.live):
@@ -223,18 +226,3 @@ def record_live(tx: Tx, reports: Sequence[Report]) -> set[AttemptKey]:
     for job_id in noted:
         statements.noted(tx, job_id)
     return running
-
-
-def _record(tx: Tx, report: Report) -> bool:
-    """Whether the attempt runs at that agent."""
-    live = report.live
-    values = records.columns({"progress": live.progress, "output": live.output})
-    values |= {"id": report.key.job_id, "attempt": report.key.attempt}
-    written = tx.rows(
-        _JOB,
-        values
-        | {"agent": report.agent, "message": live.message, "heartbeat_at": live.heartbeat_at},
-    )
-    if written:
-        tx.rows(_ATTEMPT, values)
-    return bool(written)

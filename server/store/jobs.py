@@ -104,12 +104,10 @@ def move(tx: Tx, move: Move) -> Job | None:
 
 
 def append_event(tx: Tx, job: Job, before: JobState | None, step: Step) -> None:
-    """Write the event of one step."""
     events.append(tx, [_event(tx, job, before, step)])
 
 
 def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
-    """The columns of a step's event."""
     event = step.event or f"job.{step.to.lower()}"
     new = NewEvent(event, step.message, _LEVELS.get(step.to, "info"), step.fields)
     values = events.values_of(job.key, step.to, job.agent, step.at, new, before, step.reason)

@@ -82,7 +82,6 @@ def release_delayed(tx: Tx, now: Micros) -> int:
 
 
 def oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
-    """Of each agent the oldest jobs that hold a slot there."""
     # The numbers alone are in the index of what is held: few rows are read, however many there are.
     sql = f"""
         SELECT * FROM jobs WHERE id IN (

@@ -114,7 +114,6 @@ _WITH_A_NEW_ONE: Final = (
 
 
 def new_job_columns(new: NewJob) -> dict[str, Any]:
-    """The columns that a new job brings."""
     return columns({name: getattr(new, name) for name in _WITH_A_NEW_ONE}) | {
         "state": states.FIRST,
         "deferred": int(new.batch is not None and new.batch.total > 0),

@@ -53,7 +53,6 @@ class StoredFile:
 
     @property
     def owner(self) -> str:
-        """In words."""
         return f"job {self.job_id}" if self.job_id > 0 else f"schedule {-self.job_id}"
 
 

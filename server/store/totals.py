@@ -66,7 +66,6 @@ class Totals:
         self._count(holder, 1)
 
     def put(self, job: Job) -> None:
-        """The job as it is now."""
         if (was := self.holders.pop(job.id, None)) is not None:
             self._count(was, -1)
         if job.state in states.HOLDS_SLOT and not job.deferred:
@@ -74,7 +73,6 @@ class Totals:
             self.add(job.id, Holder(*of, agent, job.state, job.array_index))
 
     def queue(self, service: str, user_id: str, by: int) -> None:
-        """So many more jobs are queued."""
         _add(self.queued, (service, user_id), by)
         _add(self.services, service, by)
 

@@ -91,7 +91,6 @@ def _bytes(tx: Tx, users: Sequence[str], sql: str, **more: int) -> Counter[str]:
 
 
 def count_upload(tx: Tx, user_id: str, size: int, at: Micros) -> None:
-    """Count an upload."""
     tx.rows(
         """
         INSERT INTO uploaded (user_id, day, bytes) VALUES (:user_id, :day, :bytes)

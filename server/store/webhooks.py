@@ -171,7 +171,6 @@ def replaced(tx: Tx, principal: str) -> tuple[int, Micros]:
 
 
 def replace(tx: Tx, principal: str, at: Micros) -> None:
-    """Give a principal another secret."""
     identity.put(tx, f"{_REPLACED}{principal}", f"{replaced(tx, principal)[0] + 1} {at}")
 
 

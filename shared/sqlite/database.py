@@ -418,7 +418,6 @@ def _call(after: Sequence[Callable[[], None]]) -> None:
 
 
 def _fill(tx: Tx) -> None:
-    """Take some pages."""
     tx.rows("CREATE TABLE IF NOT EXISTS probe (bytes BLOB NOT NULL) STRICT")
     tx.rows("INSERT INTO probe (bytes) VALUES (zeroblob(:size))", {"size": _PROBE_BYTES})
 
