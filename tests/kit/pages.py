@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
+from server.web.routes import ROUTES
 from tests.kit.warm import Place
 
 FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -222,6 +223,21 @@ class Page:
 
 def _shown(node: Node) -> bool:
     return "hidden" not in node.attributes
+
+
+_NO_PAGES: Final = {
+    *("/assets/{version}/{path}", "/live", "/live/{id}", "/live/{id}/log", "/login/once"),
+    *("/jobs/{id}/rendered/{path}", "/new/sent"),
+}
+"""Streams, files of the pages, what a frame renders (server/test_files_page.py), and JSON."""
+
+
+def unopened(addresses: Iterable[str]) -> list[str]:
+    """The pages that are at none of these."""
+    paths = {one.partition("?")[0] for one in addresses}
+    pages = [one.path for one in ROUTES if one.method == "GET" and one.path not in _NO_PAGES]
+    patterns = {one: re.sub(r"\{\w+\}", "[^/]+", one.replace("{path}", ".+")) for one in pages}
+    return [one for one in pages if not any(re.fullmatch(patterns[one], path) for path in paths)]
 
 
 class Browser:

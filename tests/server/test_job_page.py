@@ -16,15 +16,15 @@ import pytest_asyncio
 
 from server.domain import ending
 from server.domain.batch import begun, tasks
-from server.domain.jobs import BatchRequest, Bundle, Job, Move, NewJob
+from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.store import events
 from shared.clock import SECOND
 from shared.wire import JobState as S
-from shared.wire import Limits, Progress, Reason, Usage
+from shared.wire import Progress, Reason, Usage
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Browser, Node, Page, browsing
 from tests.kit.server_http import ServerClient, driving
-from tests.kit.store import Jobs
+from tests.kit.store import Jobs, moved, new
 from tests.server.access import BOUNDARY, PRINCIPALS, formed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -45,21 +45,16 @@ class World(Browser):
         """A job of a service that the server does not have: it stays as it is."""
         number = next(NUMBERS)
         start: dict[str, Any] = {
-            "bundle": Bundle(f"b{number}", 100, f"d{number}"),
-            "limits": Limits(),
-            "timeout_s": 60.0,
-            "created_at": self.context.clock.now() - 60 * SECOND,
-            "user_id": "ann",
             "service": "gone",
+            "bundle": Bundle(f"b{number}", 100, f"d{number}"),
+            "created_at": self.context.clock.now() - 60 * SECOND,
         }
-        return (await self.jobs.insert(NewJob(**(start | fields)), "accepted"))[0]
+        return (await self.jobs.insert(new("ann", **(start | fields)), "accepted"))[0]
 
     async def move(self, job: Job, to: S, **how: Any) -> Job:
         message = how.pop("message", f"now {to}")
         now = self.context.clock.now()
-        moved = await self.jobs.move(Move(job.id, job.attempt, job.state, to, now, message, **how))
-        assert moved is not None
-        return moved
+        return await moved(self.jobs, Move(job.id, job.attempt, job.state, to, now, message, **how))
 
     async def running(self, **changes: Any) -> Job:
         """At an agent that does not answer: no sweep moves its jobs for an hour."""
@@ -275,6 +270,12 @@ async def test_a_job_is_cancelled_retried_and_deleted(world: World) -> None:
     assert "had ended before" in (await world.see(page.location)).notice
     page = await world.ask(f"{here}/retry", "POST")
     assert (page.status, "it has completed" in page.text) == (409, True)
+    later = world.context.clock.now() + 3600 * SECOND
+    job = await world.new(service="my_service", not_before=later)
+    here = f"/jobs/{(await world.ended(job, S.FAILED, reason=Reason.QUEUE_TIMEOUT)).id}"
+    page = await world.ask(f"{here}/retry", "POST")
+    assert (page.status, page.location) == (303, f"{here}?done=retry")
+    assert "It was queued again" in (await world.see(page.location)).notice
 
 
 async def test_tags_are_replaced_and_wrong_ones_are_said_beside_the_field(world: World) -> None:

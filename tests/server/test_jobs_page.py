@@ -88,13 +88,9 @@ async def test_filters_stand_in_the_address_errors_beside_them(ann: Lists, bobs:
     second = await ann.job(name="beta", tags="red")
     for query, expected in (
         ("text=ALPHA", [first]),
-        ("tag=red", [second, first]),
         ("tag=red&text=beta&state=Completed", [second]),
-        ("state=Failed", []),
         ("state=&service=&user=&tag=&since=&until=", [second, first]),
-        ("since=1h", [second, first]),
         ("until=1h", []),
-        ("name=beta", [second]),
         ("unknown=1", [second, first]),
         (f"service={ann.place.service}&status=Completed", [second, first]),
     ):

@@ -168,6 +168,12 @@ async def test_each_attempt_has_its_own_page(served: Served) -> None:
         found = await log(browser, here.job_id, "attempt=1")
         assert lines(found.source) == {1: "first"}
         assert "Attempt 1: Failed, exit code 3" in found.main.one(id="log-end").text
+        found = await browser.see(f"/jobs/{here.job_id}")
+        rows = found.main.one(id="attempts").rows()
+        assert [(row[0], "exit code 3" in " ".join(row)) for row in rows] == [
+            ("2", False),
+            ("1", True),
+        ]
 
 
 async def test_a_page_follows_the_log_without_losing_or_repeating_lines(

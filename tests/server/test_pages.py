@@ -13,7 +13,7 @@ from server.http.problems import Refusal
 from server.web.routes import ROUTES
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.pages import Browser, People
+from tests.kit.pages import Browser, People, unopened
 from tests.kit.server_http import RUN
 from tests.server.access import OPERATOR, PEOPLE, PRINCIPALS, Crowd, crowd, people, words
 
@@ -157,28 +157,9 @@ async def test_what_people_and_jobs_wrote_is_text_on_every_page(people: People) 
         assert "49" not in page.source.replace("{{7*7}}", "").partition("stolen()</script>")[2][:2]
         shown += "stolen()" in page.tree.text
     assert shown > 45
-    known = {path.partition("?")[0] for path in ways}
-    for route in ROUTES:
-        if route.method == "GET" and route.path not in ELSEWHERE:
-            assert any(fits(route.path, one) for one in known), f"{route.path}: open it here, too"
+    assert unopened(ways) == []
     await place.api("POST", "/agents/local", {"action": "resume"})
     await place.api("POST", f"/services/{place.service}/resume")
-
-
-ELSEWHERE: Final = {
-    *("/assets/{version}/{path}", "/live", "/live/{id}", "/live/{id}/log", "/login/once"),
-    *("/jobs/{id}/rendered/{path}", "/new/sent"),
-}
-"""Streams, files of the pages, what a frame renders (test_files_page.py), and JSON."""
-
-
-def fits(pattern: str, path: str) -> bool:
-    parts, found = pattern.split("/"), path.split("/")
-    if parts[-1] == "{path}":
-        parts, found = parts[:-1], found[: len(parts) - 1]
-    return len(parts) == len(found) and all(
-        one == other or one.startswith("{") for one, other in zip(parts, found, strict=True)
-    )
 
 
 MENU: Final = {

@@ -68,31 +68,7 @@ def test_a_running_job_is_cancelled_from_its_page_by_who_says_yes(system, visit)
     assert "/jobs/" in page.url
     page.get_by_role("button", name="Delete").click()
     page.wait_for_url("**/jobs?done=deleted")
-
-
-@pytest.mark.slow
-def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(system, visit):
-    # The second attempt ends in another way than the first.
-    run = "echo oh no >&2; exit $((2 + FERRYMAN_ATTEMPT))"
-    job_id = submit(system, run)
-    with SyncClient(system.url, user="ada") as client:
-        assert client.wait(job_id, timeout=40).status == "Failed"
-    page = visit(system.url).open(f"/jobs/{job_id}")
-    expect(page.get_by_text("What to do")).to_be_visible()
-    expect(page.get_by_text("oh no")).to_be_visible()
-    page.on("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Retry").click()
-    notice = page.get_by_text("It was queued again")
-    expect(notice).to_be_visible()
-    expect(notice).to_be_focused()  # that is where who uses the keyboard goes on
-    expect(page.locator("h1 .state")).to_have_text("Failed")
-    expect(page.get_by_text("2, of run 2")).to_be_visible()
-    rows = page.locator("#attempts tbody tr")
-    expect(rows.nth(0)).to_contain_text("exit code 4")
-    expect(rows.nth(1)).to_contain_text("exit code 3")
-    page.get_by_text("Exact times").click()
-    queued = page.get_by_label("Events and times").get_by_role("row", name=re.compile("^Queued"))
-    expect(queued).to_have_count(2)
+    expect(page.locator(".notice")).to_be_focused()  # that is where who uses the keyboard goes on
 
 
 @pytest.mark.slow

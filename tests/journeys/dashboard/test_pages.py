@@ -39,11 +39,8 @@ def test_a_login_leads_back_and_a_logout_ends_it(guarded, visit):
     page.keyboard.type(TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_url(f"{guarded.url}/jobs?state=Failed")
-    other = visit(guarded.url, may_complain=True)
-    other.log_in(TOKEN)
     page.get_by_role("button", name="Log out").first.click()
     page.get_by_text("You have logged out").wait_for()
-    assert other.open("/jobs").url.startswith(f"{guarded.url}/login")
     page.go_back()
     page.wait_for_url(re.compile("/login"))  # nothing is kept to be looked at again
 
