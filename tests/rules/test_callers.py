@@ -4,6 +4,7 @@ may ask, which content types are taken; tokens, tickets and links, whole and for
 
 import random  # noqa: TID251 - with a seed
 import string
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 import client_agent.settings.agent
 import server.settings.load
 from server.domain import tokens
-from server.domain.permits import Link, PermitRefused, Permits, Shows, Ticket
+from server.domain.permits import Link, Login, PermitRefused, Permits, Session, Shows, Ticket
 from server.domain.tokens import ID_LENGTH, ID_LETTERS, LETTERS, SECRET_LENGTH, BadToken, text_of
 from server.settings.tables import ServerTable
 from shared.clock import SECOND
@@ -219,14 +220,16 @@ def test_what_is_dear_to_read_is_refused_and_what_clients_send_is_taken() -> Non
 
 NOW = 1_000 * SECOND
 PERMITS = Permits(b"k" * 32)
-KINDS: tuple[Any, Any] = (Ticket, Link)
 BOTH: dict[str, Any] = {"issued_by": "portal", "expires_at": NOW + SECOND}
 MORE: dict[str, Any] = {"fields": {"tags": "ä,b"}, "return_to": "https://portal.example.org/"}
 TICKET = Ticket(**BOTH, id="t1", user_id="ann", token_id="abc", max_bytes=10, **MORE)
 LINK = Link(**BOTH, job_id=7, shows=Shows.FILE, path="out/ä b.txt", issuer="user ann")
+LOGIN = Login(id="l1", expires_at=NOW + SECOND, token_digest="digest")
+SESSION = Session(expires_at=NOW + SECOND, token_id="abc", ended_before=2)
+GIVEN: dict[Any, Any] = {type(one): one for one in (TICKET, LINK, LOGIN, SESSION)}
 
 
-@each("permit", [TICKET, LINK])
+@each("permit", GIVEN.values())
 def test_what_was_signed_is_read_again_and_refused_with_any_character_changed(permit) -> None:
     text = PERMITS.text(permit)
     assert set(text) <= set(string.ascii_letters + string.digits + "-_.")
@@ -243,17 +246,16 @@ def test_what_was_signed_is_read_again_and_refused_with_any_character_changed(pe
 @given(st.text())
 def test_any_other_text_is_refused(text) -> None:
     for one in (text, text + ".", "." + text, PERMITS.text(TICKET) + text + "."):
-        for kind in KINDS:
+        for kind in GIVEN:
             with pytest.raises(PermitRefused):
                 PERMITS.read(kind, one, NOW)
 
 
-def test_a_ticket_is_no_link_no_other_server_is_believed_and_who_has_one_may_do_that_only() -> None:
-    with pytest.raises(PermitRefused, match="not valid"):
-        PERMITS.read(Link, PERMITS.text(TICKET), NOW)
-    for text in (PERMITS.text(LINK), Permits(b"o" * 32).text(TICKET)):
+def test_none_is_another_no_other_server_is_believed_and_who_has_one_may_do_that_only() -> None:
+    for kind, (other, permit) in product(GIVEN, GIVEN.items()):
+        permits = Permits(b"o" * 32) if kind is other else PERMITS
         with pytest.raises(PermitRefused, match="not valid"):
-            PERMITS.read(Ticket, text, NOW)
+            PERMITS.read(kind, permits.text(permit), NOW)
     ticket, link = TICKET.principal(), LINK.principal()
     assert (link.name, link.caller) == ("portal (link to job 7)", "user ann")
     assert (ticket.name, ticket.role, ticket.acts_as) == ("portal", Role.TICKET, "ann")
