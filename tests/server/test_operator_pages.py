@@ -241,9 +241,7 @@ async def test_the_last_day_and_edited_addresses(past: tuple[ServerClient, Brows
     assert facts["Last day"].startswith(f"{found['day_jobs']:,} jobs, ")
     for query, status in (  # of charts, as people edit them
         ("period=hour", 400),
-        ("period=<script>alert(1)</script>", 400),
         ("service=nosuch", 404),
-        ('service="><script>alert(1)</script>', 404),
         ("period=&service=", 200),
         ("utm_source=mail", 200),
     ):

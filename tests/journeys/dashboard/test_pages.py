@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from playwright.sync_api import Dialog, expect
+from playwright.sync_api import expect
 
 from ferryman import SyncClient
 from shared.clock import RealClock
@@ -77,17 +77,10 @@ def test_an_upload_whose_session_has_ended_goes_on_after_a_login(guarded, visit)
 def test_an_agent_is_drained_and_resumed(system, visit):
     person = visit(system.url)
     page, status = person.open("/agents/local"), person.open("/status")
-    asked: list[str] = []
-
-    def accept(dialog: Dialog) -> None:
-        asked.append(dialog.message)
-        dialog.accept()
-
-    page.on("dialog", accept)
+    page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_label("Drain: why").fill("new disk")
     page.get_by_role("button", name="Drain").click()
     page.get_by_text("Agent local: it gets no new jobs now.").wait_for()
-    assert "It gets no new jobs." in asked[0]
     status.get_by_text("It works, but something should be looked at.").wait_for()  # by itself
     status.get_by_text("new disk").wait_for()
     page.get_by_role("button", name="Resume").click()
