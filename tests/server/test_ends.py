@@ -47,6 +47,7 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
     place.warm.clock.forward(301)
     job = await place.job(job_id)
     assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "exit_code", 2)
+    assert job["retries_left"] == 0
 
     place.does(None)
     await place.job(await place.upload(), until="Running")
