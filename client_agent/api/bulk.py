@@ -114,12 +114,13 @@ class Bulk:
         if not refs:
             return {}
         try:
-            refused = await self._payloads.acknowledge(refs, caller)
+            refused, files = await self._payloads.acknowledge(refs, caller)
         except StaleStart as problem:
             return dict.fromkeys(refs, problem.code)
         except DatabaseUnavailable:
             return dict.fromkeys(refs, "database_unavailable")
-        await self._folders.remove_results([one for one in refs if one not in refused])
+        if files:
+            await self._folders.remove_results(files)
         return refused
 
 

@@ -302,9 +302,10 @@ class Api:
     async def _result(
         self, request: web.Request, payload_id: int, result: ResultInfo
     ) -> web.StreamResponse:
-        path = self._folders.result(payload_id)
+        row = (await self._payloads.results([payload_id])).get(payload_id)
+        source = self._folders.result(payload_id) if row is None else row
         try:
-            return await send_file(request, path, f"payload-{payload_id}.zip", result.sha256)
+            return await send_file(request, source, f"payload-{payload_id}.zip", result.sha256)
         except ConnectionError:
             raise
         except OSError:

@@ -53,8 +53,7 @@ def collect(
     to the size that they had before, or skipped. Files that cannot be read are skipped, too.
 
     Args:
-        dest: the ZIP, outside the directory; must not exist. It is fsynced on return, and removed
-            after an error.
+        dest: the ZIP, outside the directory; must not exist. It is removed after an error.
         receipt: makes ``ferryman.json``, after everything else but the list is in the ZIP.
         bounds: limits of the number of entries and the length of paths.
         check_space: given for a snapshot. It is called with the expected size before anything is

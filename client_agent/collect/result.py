@@ -119,17 +119,19 @@ class ReceiptSource:
         return document.model_dump_json(indent=2).encode() + b"\n"
 
 
-def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> Outcome:
-    """Make the result of an attempt that ended, and store it under its final name. Raises OSError
-    if the result could not be stored.
+def pack(
+    source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int
+) -> tuple[Outcome, bytes | None]:
+    """Make the result of an attempt that ended, and store it under its final name if it is large.
+    Raises OSError if that could not be done.
 
     Args:
         source: its payload is Running.
         fd: its directory; all of its processes are dead.
 
     Returns:
-        The outcome with the result. If the results limit is exceeded, its reason is
-        ``results_limit``, and the result contains logs and receipt only.
+        The outcome with the result, and a small result itself. If the results limit is exceeded,
+        the reason is ``results_limit``, and the result contains logs and receipt only.
     """
     payload = source.payload
     logs = _logs(folders, payload.id)
@@ -143,7 +145,7 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
         except ResultsLimitExceeded as problem:
             outcome = _with_results_limit(outcome, problem)
             collected = collect_extras(staged, logs, _receipt(source, outcome), at)
-        folders.seal_result(staged, payload.id)
+        content = folders.seal_result(staged, payload.id)
     except BaseException:
         folders.remove_file(staged)
         raise
@@ -160,7 +162,7 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
         warnings = (*warnings, _skipped_warning(collected))
     if outcome.state is PayloadState.COMPLETED:  # who failed has left less, and knows why
         warnings = (*warnings, *selection.warnings())
-    return replace(outcome, result=result, warnings=(*outcome.warnings, *warnings))
+    return replace(outcome, result=result, warnings=(*outcome.warnings, *warnings)), content
 
 
 def snapshot(

@@ -111,7 +111,7 @@ class ZipWriter:
         self._list_entry(entry)
 
     def finish(self) -> int:
-        """Write the central directory and fsync the file; its size in bytes."""
+        """Write the central directory; the file's size in bytes. It is not fsynced."""
         start = self._position
         self._directory.seek(0)
         while data := self._directory.read(_CHUNK):
@@ -119,7 +119,6 @@ class ZipWriter:
         length, count = self._position - start, self._count
         self._write(end_records(count, start, length))
         self._flush()
-        os.fsync(self._fd)
         self._finished = True
         return self._position
 

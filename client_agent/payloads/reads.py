@@ -8,6 +8,7 @@ from typing import Final
 
 from client_agent.payloads.errors import NoSuchPayload
 from client_agent.payloads.payload import Payload, from_row
+from shared.sql import listed
 from shared.sqlite.database import Database
 from shared.wire import PayloadState
 
@@ -137,6 +138,15 @@ class PayloadReads:
             "SELECT state, count(*) AS payloads FROM payloads WHERE acknowledged = 0 GROUP BY state"
         )
         return {PayloadState(row["state"]): row["payloads"] for row in rows}
+
+    async def results(self, payload_ids: Collection[int]) -> dict[int, bytes]:
+        """Those of their results that are rows."""
+        names, params = listed([*payload_ids])
+        rows = await self._database.rows(
+            f"SELECT payload_id, bytes FROM results WHERE payload_id IN ({names})",  # noqa: S608 - names
+            params,
+        )
+        return {row["payload_id"]: row["bytes"] for row in rows}
 
     async def with_result(self) -> set[int]:
         """Ids of the payloads that have a result."""

@@ -88,6 +88,8 @@ _1: Final[Migration] = (
     "CREATE TABLE sequence (value INTEGER NOT NULL) STRICT",
     "INSERT INTO sequence (value) VALUES (0)",
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+    # Small results, of payloads that nobody has acknowledged.
+    "CREATE TABLE results (payload_id INTEGER PRIMARY KEY, bytes BLOB NOT NULL) STRICT",
     # The latest start that was seen of each server.
     """
     CREATE TABLE starts (
@@ -124,6 +126,17 @@ def _due(tx: Tx, before: Micros, limit: int) -> list[int]:
         {"before": before, "limit": limit},
     )
     return [row["id"] for row in rows]
+
+
+def _drop_results(tx: Tx, ids: Sequence[int]) -> list[int]:
+    """Delete the results that are rows; of whom others may be files."""
+    names, params = listed(ids)
+    rows = tx.rows(
+        f"DELETE FROM results WHERE payload_id IN ({names}) RETURNING payload_id",  # noqa: S608 - names
+        params,
+    )
+    dropped = {row["payload_id"] for row in rows}
+    return [one for one in ids if one not in dropped]
 
 
 def _clean(tx: Tx, payload_id: int, changed: int, now: Micros) -> Payload:
@@ -287,8 +300,15 @@ class Payloads(PayloadReads):
             lambda row: {**values, "enforcement": enforcement, "started_at": row["started_at"]},
         )
 
-    async def end(self, payload_id: int, before: PayloadState, outcome: Outcome) -> Payload | None:
-        """Store how it ended; None: it was no longer in the state ``before``."""
+    async def end(
+        self,
+        payload_id: int,
+        before: PayloadState,
+        outcome: Outcome,
+        result: bytes | None = None,
+    ) -> Payload | None:
+        """Store how it ended; None: it was no longer in the state ``before``. ``result``: if it is
+        small; a large one is a file by now."""
         ended = await self._move(
             payload_id,
             before,
@@ -305,6 +325,7 @@ class Payloads(PayloadReads):
                 "meta": "",
                 "outcome": replace(outcome, ended_at=None),
             },
+            result,
         )
         if ended is not None:
             self._ends.labels(outcome.state, outcome.reason or "").inc()
@@ -315,20 +336,22 @@ class Payloads(PayloadReads):
         or StaleStart."""
         await self._database.write(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
 
-    async def acknowledge(self, keys: Mapping[int, str | None], caller: Caller) -> dict[int, str]:
+    async def acknowledge(
+        self, keys: Mapping[int, str | None], caller: Caller
+    ) -> tuple[dict[int, str], list[int]]:
         """Their server needs them no more: only tombstones stay. Repeats are harmless. Returns the
-        codes of those that are kept. Raises StaleStart.
+        codes of those that are kept, and whose results are files, to be removed. Raises StaleStart.
 
         Args:
             keys: payload -> its key; None: whatever payload has the number.
         """
 
-        def change(tx: Tx) -> dict[int, str]:
+        def change(tx: Tx) -> tuple[dict[int, str], list[int]]:
             ended, refused = attempt_keys.split_ended(tx, keys, caller)
             changed = self._next()
             _acknowledge(tx, ended, changed, self._clock.now())
             tx.after(functools.partial(self._forget, ended, changed))
-            return refused
+            return refused, _drop_results(tx, ended)
 
         return await self._database.write(change)
 
@@ -340,8 +363,8 @@ class Payloads(PayloadReads):
             self._recent.forget(payload_id)
 
     async def expire(self, retention_s: float) -> list[int]:
-        """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.
-        Returns their ids."""
+        """Ended payloads that nobody acknowledged in time become Cleaned, without their results; at
+        most one batch. Returns their ids."""
         now = self._clock.now()
         before = now - round(retention_s * SECOND)
 
@@ -350,6 +373,7 @@ class Payloads(PayloadReads):
             for payload_id in due:
                 cleaned = _clean(tx, payload_id, self._next(), now)
                 tx.after(functools.partial(self._publish, cleaned))
+            _drop_results(tx, due)
             return due
 
         return await self._database.write(change)
@@ -369,6 +393,7 @@ class Payloads(PayloadReads):
             return removed
 
         await self._database.empty_log()
+        await self._database.maintain()
         return len(await self._database.write(change))
 
     # -- change numbers
@@ -395,11 +420,13 @@ class Payloads(PayloadReads):
         sets: str,
         params: dict[str, Any],
         changes: Callable[[Row], dict[str, Any]],
+        result: bytes | None = None,
     ) -> Payload | None:
         """Change the state.
 
         Args:
             changes: what :func:`from_row` would say of the row, where that is new.
+            result: to be stored with it.
         """
         if to not in NEXT[before]:
             raise ValueError(f"{before} does not become {to}")
@@ -427,6 +454,9 @@ class Payloads(PayloadReads):
             )
             if rows:
                 tx.after(functools.partial(committed, rows[0]))
+            if rows and result is not None:
+                statement = "INSERT INTO results (payload_id, bytes) VALUES (:id, :bytes)"
+                tx.rows(statement, {"id": payload_id, "bytes": result})
 
         await self._database.write(change)
         return moved[0] if moved else None

@@ -145,8 +145,11 @@ class EventStream:
 
     async def _written(self, some: Sequence[Payload]) -> bytes:
         """Their lines, each with its result behind it."""
-        wanted = [(one.id, size) for one in some if (size := self._result_size(one))]
-        results = await asyncio.to_thread(self._folders.read_results, wanted) if wanted else {}
+        wanted = {one.id: size for one in some if (size := self._result_size(one))}
+        results = await self._payloads.results(wanted) if wanted else {}
+        if files := wanted.keys() - results.keys():
+            sizes = {one: wanted[one] for one in files}
+            results |= await asyncio.to_thread(self._folders.read_results, sizes)
         written = []
         for one in some:
             result = results.get(one.id, b"")

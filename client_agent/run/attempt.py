@@ -100,8 +100,9 @@ PACK_TRIES: Final = 30
 
 async def packed(
     context: AgentContext, payload: Payload, given: Given, workspace: Workspace, outcome: Outcome
-) -> Outcome:
-    """The outcome with its result; without it where it could not be stored."""
+) -> tuple[Outcome, bytes | None]:
+    """The outcome with its result, and that itself if it is small; without it where it could not be
+    stored."""
     source, tries = context.receipt_source(payload, given), 0
     while True:
         try:
@@ -113,7 +114,7 @@ async def packed(
             log.warning("payload.not_packed", payload_id=payload.id, error=str(problem))
             tries += 1
             if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:
-                return _without_result(outcome, problem)
+                return _without_result(outcome, problem), None
         await context.clock.sleep(RETRY_S)
 
 
@@ -286,9 +287,11 @@ class Attempt:
         outcome = outcomes.with_output(outcome, output)
         warnings = (*self._unpacked.warnings, *outcome.warnings)
         outcome = replace(outcome, ended_at=self._context.clock.now(), warnings=warnings)
+        content = None
         if ended.certain:
-            outcome = await packed(self._context, self.payload, self.given, workspace, outcome)
-        await self._end(PayloadState.RUNNING, outcome)
+            how = self.payload, self.given, workspace, outcome
+            outcome, content = await packed(self._context, *how)
+        await self._end(PayloadState.RUNNING, outcome, content)
 
     async def _start_and_run(
         self, workspace: Workspace, permit: StartPermit, output: LiveOutput
@@ -342,9 +345,12 @@ class Attempt:
             self._context.watch.mark_broken(problem)
         await self._end(before, outcomes.failed(Reason.SANDBOX_ERROR, str(problem)))
 
-    async def _end(self, before: PayloadState, outcome: Outcome) -> None:
-        """Store the outcome, then remove the files that are not needed any more."""
-        ended = await self._store_end(before, outcome)
+    async def _end(
+        self, before: PayloadState, outcome: Outcome, content: bytes | None = None
+    ) -> None:
+        """Store the outcome and a small result, then remove the files that are not needed any
+        more."""
+        ended = await self._store_end(before, outcome, content)
         if ended is not None:
             self.payload = ended
             log.info(
@@ -358,12 +364,14 @@ class Attempt:
         self.finished.set()
         await self._context.remove_run_files(self.payload)
 
-    async def _store_end(self, before: PayloadState, outcome: Outcome) -> Payload | None:
+    async def _store_end(
+        self, before: PayloadState, outcome: Outcome, content: bytes | None
+    ) -> Payload | None:
         """Try until the database takes it, however long it takes to recover."""
         context, payload_id = self._context, self.payload.id
         while True:
             try:
-                return await context.payloads.end(payload_id, before, outcome)
+                return await context.payloads.end(payload_id, before, outcome, content)
             except DatabaseUnavailable as problem:
                 log.warning("payload.end_not_stored", payload_id=payload_id, error=str(problem))
                 await context.clock.sleep(RETRY_S)

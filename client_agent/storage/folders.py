@@ -1,4 +1,4 @@
-"""The agent's files: bundles, logs and results.
+"""The agent's files: bundles, logs and large results.
 
 Bytes are written before their row, and the row is deleted before them. So a crash can leave a file
 without a row, which :meth:`Folders.remove_orphans` removes at the next start, but never a payload
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,8 @@ from shared.files import durable
 from shared.sqlite.files import unused_name
 
 STREAMS: Final = ("stdout", "stderr")
+ROW_BYTES: Final = 256 << 10
+"""Of a result that is a row of the database; a larger one is a file."""
 
 
 class Folders:
@@ -48,11 +50,11 @@ class Folders:
     def result(self, payload_id: int) -> Path:
         return self._results / f"{payload_id}.zip"
 
-    def read_results(self, wanted: Iterable[tuple[int, int]]) -> dict[int, bytes]:
+    def read_results(self, sizes: Mapping[int, int]) -> dict[int, bytes]:
         """Whole results, for payloads and the sizes that they have; without those that are not here
         any more."""
         found = {}
-        for payload_id, size in wanted:
+        for payload_id, size in sizes.items():
             try:
                 content = self.result(payload_id).read_bytes()
             except OSError:
@@ -85,9 +87,15 @@ class Folders:
             raise
         return [path.name for path in final]
 
-    def seal_result(self, staged: Path, payload_id: int) -> None:
-        """Move a complete, fsynced result to its folder."""
-        durable.replace(staged, self.result(payload_id), synced=True)
+    def seal_result(self, staged: Path, payload_id: int) -> bytes | None:
+        """Take a complete result: a small one comes back, for its row; a large one moves to its
+        folder, and survives a power cut."""
+        if staged.stat().st_size > ROW_BYTES:
+            durable.replace(staged, self.result(payload_id))
+            return None
+        content = staged.read_bytes()
+        self.remove_file(staged)
+        return content
 
     async def remove_run_files(self, payload_id: int, bundles: Iterable[str]) -> None:
         """After the end: remove what is not needed any more, and the logs.

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from client_agent.run import outcomes
+from client_agent.storage import folders
 from tests.kit.agent_http import calling, digest
 from tests.kit.each import each
 
@@ -84,10 +85,19 @@ async def test_stopping_sends_the_last_ends_on_open_streams(tmp_path) -> None:
     assert last["interrupted"]
 
 
-async def test_small_results_come_with_the_stream_to_who_asks(agent) -> None:
+@each("row_bytes", [0, folders.ROW_BYTES])
+async def test_small_results_come_with_the_stream_to_who_asks(
+    agent, monkeypatch, row_bytes
+) -> None:
+    await agent.fresh_server()
+    monkeypatch.setattr(folders, "ROW_BYTES", row_bytes)
     keys = ["1.1", "2.1", "3.1"]
     gone, *ids = [await agent.completed(key) for key in keys]
-    (agent.data / "results" / f"{gone}.zip").unlink()
+    if row_bytes:
+        with agent.database as database:
+            database.execute("DELETE FROM results WHERE payload_id = ?", (gone,))
+    else:
+        (agent.data / "results" / f"{gone}.zip").unlink()
     async with agent.stream(after=0, results=1 << 18) as stream:
         lost, *there = await stream.ends(3)
         assert (lost["payload"]["id"], lost["result"]) == (gone, b"")

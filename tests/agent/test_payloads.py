@@ -24,6 +24,7 @@ from client_agent.payloads.payload import NewPayload, Outcome
 from client_agent.payloads.store import Payloads, open_database
 from client_agent.report.health import CpuLoad, Health
 from client_agent.run.retention import INTERVAL_S
+from client_agent.storage import folders
 from client_agent.storage.folders import Folders
 from shared.clock import SECOND, from_iso
 from shared.sqlite.database import Database
@@ -210,9 +211,11 @@ async def time_passes(agent: AgentClient, done: Callable[[], Awaitable[bool]]) -
     raise AssertionError("it did not happen in an hour")
 
 
+@each("row_bytes", [0, folders.ROW_BYTES])
 async def test_results_go_in_time_rows_later_and_no_number_comes_again(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, row_bytes
 ) -> None:
+    monkeypatch.setattr(folders, "ROW_BYTES", row_bytes)
     expire, failed = Payloads.expire, list[float]()
 
     async def failing_once(self: Payloads, retention_s: float) -> list[int]:
@@ -229,7 +232,7 @@ async def test_results_go_in_time_rows_later_and_no_number_comes_again(
         await agent.call("GET", "/")
         return agent.names("results") == [f"{one}.zip" for one in ids]
 
-    async with calling(tmp_path, retention="10m") as agent:
+    async with calling(tmp_path / str(row_bytes), retention="10m") as agent:
         assert (await agent.settle("9.1"))[1] == {"payload": None}
         old, (live, _) = await agent.completed("1.1"), await agent.started("2.1", timeout_s=1e6)
         await agent.clock.advance(360)
@@ -246,7 +249,7 @@ async def test_results_go_in_time_rows_later_and_no_number_comes_again(
         last = (await agent.call("GET", "/payloads"))[1]["seq"]
         await agent.forget(live)
         await time_passes(agent, lambda: gone(live))
-    async with calling(tmp_path) as agent:
+    async with calling(tmp_path / str(row_bytes)) as agent:
         fresh = await agent.completed("5.1")
         assert fresh > young
         assert (await agent.call("GET", "/payloads"))[1]["seq"] > last
@@ -262,6 +265,7 @@ async def test_a_disk_that_does_not_answer_holds_up_only_who_removes(agent, monk
             go_on.wait(30)
         real(self, path)
 
+    monkeypatch.setattr(folders, "ROW_BYTES", 0)
     payload_id = await agent.completed()
     await agent.until_holds("bundles", "logs")
     monkeypatch.setattr(Folders, "remove_file", slow)

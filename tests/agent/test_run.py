@@ -20,7 +20,7 @@ from client_agent.payloads.store import Payloads
 from client_agent.run import outcomes
 from client_agent.run.attempt import Attempt
 from client_agent.sandbox.base import Ended, SandboxBroken
-from client_agent.storage.folders import Folders
+from client_agent.storage.folders import ROW_BYTES, Folders
 from shared.files.bundles.reader import BundleReader
 from shared.wire import Reason, Usage
 from tests.kit.agent_http import LIMITS, AgentClient, digest
@@ -164,6 +164,25 @@ async def test_too_large_results_fail_the_job_but_logs_and_receipt_are_kept(agen
         assert str(LIMITS.results) in doc["message"] + str(doc["warnings"])
         kept = {"stdout.log", "stderr.log", "ferryman.json"}
         assert set(await collected(agent, payload_id)) == kept
+
+
+async def test_a_large_result_is_on_the_disk_before_it_is_reported(agent, monkeypatch) -> None:
+    """A small one is in the row of its end."""
+    real, synced = os.fsync, list[int]()
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    payload_id, process = await agent.started()
+    process.write("large", os.urandom(2 * ROW_BYTES))
+    process.finish()
+    size = (await agent.ended(payload_id))["result"]["size"]
+    assert synced.count(size) == 1
+    small = await agent.completed("2.1")
+    assert [path.name for path in (agent.data / "results").iterdir()] == [f"{payload_id}.zip"]
+    assert agent.names("results") == [f"{payload_id}.zip", f"{small}.zip"]
 
 
 # -- how it ends

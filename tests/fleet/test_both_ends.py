@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -118,6 +120,12 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return made
 
 
+def results_at(home: Path) -> set[int]:
+    """Payloads whose results the agent has."""
+    with closing(sqlite3.connect(home / "agent" / "agent.sqlite")) as database:
+        return {row[0] for row in database.execute("SELECT payload_id FROM results")}
+
+
 def single(job: Job, bundle: Bundle) -> Job:
     return dataclasses.replace(job, parent_id=None, bundle=bundle)
 
@@ -134,8 +142,7 @@ async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, mo
         await pair.run(*jobs[10:])
         await asyncio.gather(*forgotten)
         assert (sum(one for _, one in made), 0 in [one for one, _ in made]) == (10, False)
-        results = {path.name for path in (tmp_path / "agent" / "results").iterdir()}
-        assert results.isdisjoint({f"{one.id}.zip" for one in ended})
+        assert results_at(tmp_path).isdisjoint(one.id for one in ended)
 
 
 async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_them(
@@ -157,7 +164,7 @@ async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_t
         assert (no.value.code, no.value.final) == ("draining", False)
         await asyncio.gather(*forgotten)
         assert made == [(1, 2)]
-        assert list((tmp_path / "agent" / "results").iterdir()) == []
+        assert results_at(tmp_path) == set()
 
 
 async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import sqlite3
 import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -91,10 +92,12 @@ class AgentClient:
         clock: SimClock,
         tmp: Path,
         server: str = SERVER,
+        database: sqlite3.Connection | None = None,
     ) -> None:
         self.url, self.server, self.data = url, server, tmp / "agent"
         self.port = int(url.rpartition(":")[2])
         self.http, self.sandbox, self.clock, self._tmp = http, sandbox, clock, tmp
+        self.database = database
         self._kept = set[str]()
         self.start: Start | None = None
 
@@ -146,8 +149,13 @@ class AgentClient:
         assert (await self.post(acknowledge=[{"id": payload_id}]))["refused"] == {}
 
     def names(self, *folders: str) -> list[str]:
-        """Of the files in these folders of the agent, without bundles of former tests."""
-        found = (path.name for one in folders for path in (self.data / one).iterdir())
+        """Of the files in these folders of the agent, without bundles of former tests. A result
+        that is a row has the name that its file would have.
+        """
+        found = [path.name for one in folders for path in (self.data / one).iterdir()]
+        if "results" in folders and self.database is not None:
+            rows = self.database.execute("SELECT payload_id FROM results").fetchall()
+            found += [f"{payload_id}.zip" for (payload_id,) in rows]
         return sorted(name for name in found if name not in self._kept)
 
     async def fresh_server(self) -> None:
@@ -227,8 +235,11 @@ async def calling(
     headers = {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
     async with app.running(section, clock, sandbox, asked) as agent:
         base = f"http://127.0.0.1:{agent.port}"
-        async with aiohttp.ClientSession(base, headers=headers) as http:
-            yield AgentClient(base, http, sandbox, clock, home)
+        # One connection: SQLite keeps the descriptor of a second one in the same process open.
+        with contextlib.closing(sqlite3.connect(data_dir / "agent.sqlite")) as database:
+            database.execute("SELECT 1 FROM results").fetchall()  # opens its files
+            async with aiohttp.ClientSession(base, headers=headers) as http:
+                yield AgentClient(base, http, sandbox, clock, home, database=database)
 
 
 def held(agent: AgentClient) -> Counter[str]:
