@@ -8,7 +8,7 @@ from typing import Final
 
 from client_agent.payloads.errors import NoSuchPayload
 from client_agent.payloads.payload import Payload, from_row
-from shared.sql import listed
+from shared.sql import AMONG, among
 from shared.sqlite.database import Database
 from shared.wire import PayloadState
 
@@ -141,10 +141,9 @@ class PayloadReads:
 
     async def results(self, payload_ids: Collection[int]) -> dict[int, bytes]:
         """Those of their results that are rows."""
-        names, params = listed([*payload_ids])
         rows = await self._database.rows(
-            f"SELECT payload_id, bytes FROM results WHERE payload_id IN ({names})",  # noqa: S608 - names
-            params,
+            f"SELECT payload_id, bytes FROM results WHERE payload_id {AMONG}",  # noqa: S608 - fixed words
+            among(payload_ids),
         )
         return {row["payload_id"]: row["bytes"] for row in rows}
 

@@ -130,11 +130,8 @@ def _due(tx: Tx, before: Micros, limit: int) -> list[int]:
 
 def _drop_results(tx: Tx, ids: Sequence[int]) -> list[int]:
     """Delete the results that are rows; of whom others may be files."""
-    names, params = listed(ids)
-    rows = tx.rows(
-        f"DELETE FROM results WHERE payload_id IN ({names}) RETURNING payload_id",  # noqa: S608 - names
-        params,
-    )
+    statement = f"DELETE FROM results WHERE payload_id {AMONG} RETURNING payload_id"  # noqa: S608 - fixed words
+    rows = tx.rows(statement, among(ids))
     dropped = {row["payload_id"] for row in rows}
     return [one for one in ids if one not in dropped]
 
