@@ -95,7 +95,7 @@ def move(tx: Tx, move: Move) -> Job | None:
             written.clear()
             key = AttemptKey(job.id, move.attempt)
             events.append_live(tx, key, before, job.agent, move.at, move.live)
-        written.append(_event(tx, job, before, step))
+        written.append(event_of(tx, job, before, step))
         before = step.to
     events.append(tx, written)
     webhooks.announce(tx, job, move)
@@ -103,11 +103,7 @@ def move(tx: Tx, move: Move) -> Job | None:
     return job
 
 
-def append_event(tx: Tx, job: Job, before: JobState | None, step: Step) -> None:
-    events.append(tx, [_event(tx, job, before, step)])
-
-
-def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
+def event_of(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
     event = step.event or f"job.{step.to.lower()}"
     new = NewEvent(event, step.message, _LEVELS.get(step.to, "info"), step.fields)
     values = events.values_of(job.key, step.to, job.agent, step.at, new, before, step.reason)

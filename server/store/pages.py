@@ -276,14 +276,10 @@ def _text_finder(text: str | None) -> Callable[[Row], bool]:
             row["id"] == number
             or wanted in row["message"].casefold()
             or (row["name"] is not None and wanted in row["name"].casefold())
-            or (row["tags"] != "[]" and _in_one(wanted, json.loads(row["tags"])))
+            or any(wanted in tag.casefold() for tag in json.loads(row["tags"]))
         )
 
     return found
-
-
-def _in_one(wanted: str, tags: list[str]) -> bool:
-    return any(wanted in tag.casefold() for tag in tags)
 
 
 def _oldest(ids: list[int]) -> int:

@@ -13,8 +13,7 @@ from server.domain.live import NewEvent
 from server.domain.permits import TicketUsed
 from server.domain.upload_fields import with_tags
 from server.store import bundles, dependencies, jobs, records, users
-from server.store.events import append_new_event
-from server.store.jobs import append_event
+from server.store.events import append, append_new_event
 from server.store.queue import count_queued
 from server.store.statements import changed, insert, queued
 from server.store.tokens import use_ticket
@@ -72,7 +71,7 @@ def insert_job(
         insert(tx, "idempotency_keys", values | {"created_at": new.created_at})
     if new.batch is not None:
         _add_batch(tx, job.id, new.batch)
-    append_event(tx, job, None, Step(job.state, new.created_at, message))
+    append(tx, [jobs.event_of(tx, job, None, Step(job.state, new.created_at, message))])
     queued(tx, job.service, job.user_id, 1)
     changed(tx, job)
     return job, True
