@@ -29,14 +29,6 @@ SLEEP = {"run.sh": b"sleep 600"}
 TOKEN = "a-long-random-text-1"
 
 
-def pid_of(system: DevProgram, module: str) -> int:
-    for pid in dev_program.descendants(system.process.pid):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if module.encode() in words:
-            return pid
-    raise AssertionError(f"no process runs {module}")
-
-
 def wait_until_gone(pids: dict[int, str]) -> None:
     """Through pidfds: no polling."""
     for pid, birth in pids.items():
@@ -95,7 +87,7 @@ def test_when_it_or_one_of_the_two_dies_the_others_are_stopped(tmp_path):
         with urlopen(address, timeout=10) as page:
             assert b"Log in" in page.read()
         family = run_a_job(system, TOKEN)
-        os.kill(pid_of(system, "server"), signal.SIGKILL)
+        os.kill(dev_program.pid_of(system, "server"), signal.SIGKILL)
         code = system.process.wait(60)
     finally:
         assert system.stop() == 137
@@ -115,7 +107,7 @@ def test_when_it_or_one_of_the_two_dies_the_others_are_stopped(tmp_path):
 @pytest.mark.slow  # it cannot tidy up when it dies; the next one on the same folder does
 def test_when_the_agent_dies_the_server_is_stopped(tmp_path):
     system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
-    os.kill(pid_of(system, "client_agent"), signal.SIGKILL)
+    os.kill(dev_program.pid_of(system, "client_agent"), signal.SIGKILL)
     assert (system.process.wait(60), system.stop()) == (137, 137)
     with dev_program.started(tmp_path):
         pass

@@ -169,6 +169,14 @@ def _is_at_gate(pid: int) -> bool:
     return _words(pid)[0] == b"bash" and Path("/memfd:gate (deleted)") in links
 
 
+def pid_of(system: DevProgram, word: str) -> int:
+    """The process of the system whose command line has this word."""
+    for pid in descendants(system.process.pid):
+        if word.encode() in _words(pid):
+            return pid
+    raise AssertionError(f"no process has {word}")
+
+
 def _words(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -1,6 +1,8 @@
 """The page of a job in a real browser, with a real agent."""
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,14 @@ from playwright.sync_api import expect
 from ferryman import SyncClient
 from tests.journeys.browser import PATIENCE_MS
 from tests.journeys.dashboard.conftest import submit
-from tests.kit.dev_program import launch, ready
+from tests.kit.dev_program import launch, pid_of, ready
 
 expect.set_options(timeout=PATIENCE_MS)
 LONG = "echo '::progress value=1,total=9::under way'; sleep 300"
 
 
 def test_a_job_runs_to_its_end_while_its_page_is_open(system, visit):
-    job_id = submit(system, "sleep 1; echo '::progress value=1,total=2::half'; sleep 2")
+    job_id = submit(system, "sleep 1; echo '::progress value=1,total=2::half'; sleep 299 || true")
     page = visit(system.url).open(f"/jobs/{job_id}")
     page.evaluate("window.same = true")
     page.get_by_text("Exact times").click()
@@ -24,6 +26,7 @@ def test_a_job_runs_to_its_end_while_its_page_is_open(system, visit):
     expect(page.get_by_role("row", name=re.compile("^Running"))).to_be_visible()  # still open
     expect(page.get_by_role("progressbar", name="Progress")).to_have_attribute("value", "1.0")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    os.kill(pid_of(system, "299"), signal.SIGTERM)
     expect(page.locator("h1 .state")).to_have_text("Completed")
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     expect(page.get_by_role("button", name="Delete")).to_be_visible()
