@@ -85,6 +85,8 @@ class PackTask(Wire):
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+"""Of bytes, or of other things."""
 START: Final = "Ferryman-Start"
 """Header of each request to a Ferryman agent, see :class:`shared.ids.Start`."""
 LOG_SIZE: Final = "Ferryman-Log-Size"
@@ -122,7 +124,7 @@ class ArrayTask(Wire):
 class InputsInfo(Wire):
     """Files of other jobs that an attempt gets beside its bundle, as one ZIP behind it."""
 
-    size: Int64
+    size: Count
     sha256: str
 
 
@@ -160,7 +162,7 @@ class Order(Wire):
     """JSON that its user stored with it; empty: nothing."""
     keep_bundle: bool = False
     """More orders of this bundle may come: it is kept for a while."""
-    try_number: Int64 = Field(0, ge=0)
+    try_number: Count = 0
     """``FERRYMAN_ATTEMPT``: 1 and the earlier attempts that started; 0: the attempt of the key."""
 
 
@@ -197,24 +199,24 @@ class LiveDoc(Wire):
     """The latest sign of life, output included."""
     notices: list[Notice] = Field(default_factory=list)
     """All so far; those of an attempt are bounded."""
-    stdout_bytes: Int64 = 0
-    stderr_bytes: Int64 = 0
+    stdout_bytes: Count = 0
+    stderr_bytes: Count = 0
     """Written so far."""
 
 
 class ResultInfo(Wire):
     """A result that can be fetched."""
 
-    size: Int64
+    size: Count
     """Bytes of the ZIP."""
     sha256: str
     """Of the ZIP file, hex."""
-    stdout_bytes: Int64 | None = None
-    stderr_bytes: Int64 | None = None
+    stdout_bytes: Count | None = None
+    stderr_bytes: Count | None = None
     """What its logs hold; None from an agent that does not say it yet."""
-    children: Int64 = 0
+    children: Count = 0
     """Folders ``children/NAME`` with a run.sh that it holds."""
-    inputs: Int64 = 0
+    inputs: Count = 0
     """Lines of its list of the bundle's files that are there unchanged, and are not in it; 0: it
     is whole, and has no list."""
 
@@ -268,8 +270,8 @@ class PayloadList(Wire):
 class AgentStatus(Wire):
     """How an agent is now, sent each second."""
 
-    slots: Int64
-    running: Int64
+    slots: Count
+    running: Count
     """Attempts that have a slot, those of all servers."""
     load: FiniteFloat | None = None
     """CPU use of its host since the last one, in percent; None: not known yet."""
@@ -284,7 +286,7 @@ class AgentEvent(Wire):
     payload: PayloadDoc | None = None
     status: AgentStatus | None = None
     """In heartbeats; older agents do not send it."""
-    result_bytes: Int64 = Field(0, ge=0)
+    result_bytes: Count = 0
     """So many bytes follow behind the line: the payload's result. Only who asks for it gets it."""
 
 
@@ -304,8 +306,8 @@ class AgentHealth(Wire):
     agent_id: str | None = None
     """Its own id, which it keeps whatever its name or address; None: an older agent."""
     version: str | None = None
-    slots: Int64 | None = None
-    running: Int64 | None = None
+    slots: Count | None = None
+    running: Count | None = None
     load: FiniteFloat | None = None
     """CPU use of its host, in percent."""
     services: list[str] | None = None
@@ -366,7 +368,7 @@ class RunningFile(Wire):
     """A file of an attempt that runs."""
 
     path: str
-    size: Int64 = Field(ge=0)
+    size: Count
     modified: FiniteFloat
     """Seconds since 1970."""
 
@@ -402,7 +404,7 @@ class PayloadsRequest(Wire):
     bundles, one after the other."""
 
     orders: list[Order]
-    sizes: list[Int64]
+    sizes: list[Count]
     """Of each order's bundle in this request, in bytes; 0: the agent has it. Its inputs follow."""
     server: str
     """Identity of the server that acknowledges."""

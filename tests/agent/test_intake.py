@@ -441,9 +441,13 @@ async def test_inputs_that_are_not_those_announced_or_cannot_be_used(
     agent, monkeypatch, most
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_SMALL", most)
-    for wrong in ({"size": 3}, {"size": 10**6}, {"size": -1}, {"sha256": "0" * 64}):
+    for wrong, code in (
+        ({"size": 3}, "wrong_length"),
+        ({"size": 10**6}, "wrong_length"),
+        ({"size": -1}, "invalid_order"),
+        ({"sha256": "0" * 64}, "invalid_bundle"),
+    ):
         _, body = await with_inputs(agent, zipped({"x": b"y"}), **wrong)
-        code = "invalid_bundle" if "sha256" in wrong else "wrong_length"
         assert body["code"] == code, wrong
         assert agent.names(*FOLDERS) == []
     unsafe = "the inputs cannot be used"

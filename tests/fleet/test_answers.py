@@ -187,13 +187,14 @@ async def test_results_are_read_from_behind_their_lines() -> None:
         line(result_bytes=3) + b"abc",
         line(payload=reported(7), result_bytes=3) + b"ab",
         b'{"seq":1,"result_bytes":-1}\n',
+        b'{"seq":1,"status":{"slots":-1,"running":0}}\n',
         b'{"seq":1,"payload":7}\n',
         b"\xff\n",
         b"x" * (1 << 21),
     ],
 )
 async def test_what_was_not_asked_for_ends_the_stream(broken: bytes) -> None:
-    with pytest.raises(ValueError, match=r"events|line|result_bytes|payload|JSON"):
+    with pytest.raises(ValueError, match=r"events|line|result_bytes|slots|payload|JSON"):
         await heard(broken)
 
 
