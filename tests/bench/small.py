@@ -26,28 +26,23 @@ async def latency(folder: Path, count: int) -> list[Row]:
         bare.write_script(workspace)
         os.fchmod(workspace.fd, 0o755)  # for a root that has no rights over files in its namespace
         tree = await found.use_tree(network=False)
-        with jobs.running(folder / "run") as (server, *agents):
+        with jobs.running(folder / "run") as (server, _):
             async with aiohttp.ClientSession(server.url) as session:
                 await jobs.many(session)
-                before = jobs.used(server, agents)
                 for _ in range(count):
                     ours.append(await jobs.one(session))
                     chains.append(await found.in_thread(bare.chain, found, workspace, tree))
-                cost = jobs.costs(before, jobs.used(server, agents), count)
         await workspace.destroy()
     base = median(chains)
     return [
-        *(
-            compared(
-                f"idle latency p{share * 100:.0f}, answered → downloaded",
-                percentile(ours, share),
-                "the bare chain, p50",
-                base,
-                times=most,
-            )
-            for share, most in ((0.5, 1.6), (0.99, 4.0))
-        ),
-        Row("CPU a job alone: server · agent · chain", _parts(cost)),
+        compared(
+            f"idle latency p{share * 100:.0f}, answered → downloaded",
+            percentile(ours, share),
+            "the bare chain, p50",
+            base,
+            times=most,
+        )
+        for share, most in ((0.5, 1.6), (0.99, 4.0))
     ]
 
 

@@ -79,14 +79,6 @@ async def test_a_server_that_cannot_be_reached_is_69(fake, ferryman):
     assert hint.endswith(f"ferryman doctor --url {gone.url}")
 
 
-@each("token", ["s3cret\r", "two words", "s3cr\u00f6t", "s3cret\nX: y"])
-async def test_a_token_that_no_header_can_carry_is_bad_usage(ferryman, token):
-    said = await ferryman("status", "17", *NOWHERE, FERRYMAN_TOKEN=token)
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert said.err.startswith("ferryman: the token has ")
-    assert token[:3] not in said.err.removeprefix("ferryman: the token has ")
-
-
 @each(
     ("url", "meant"),
     [
@@ -129,6 +121,7 @@ DURATION = "such as 90s, 1h30m or 10d"
         *((f"status {number}", "is not the number of a job") for number in ("x", 0, 1.5, "9" * 30)),
         ("list --state broken", "--state broken: there are Queued, "),
         ("list --state fail", "did you mean Failed? there are Queued, "),
+        *((f"list --token s3cr{one}", "ferryman: the token has ") for one in "\r\u00f6\n"),
         ("list --url http://me:s3cret@127.0.0.1:1", "give the token as token=…, or in FERR"),
         ("frobnicate", "frobnicate"),
         ("sttaus 1", "Did you mean 'status'?\n"),
@@ -155,7 +148,7 @@ async def test_bad_usage_is_2_and_sends_nothing(fake, ferryman, tmp_path, bundle
     parsed = await ferryman("--json", *given, FERRYMAN_URL=url)
     error = json.loads(parsed.err)["error"]
     assert (parsed.code, error["code"], parsed.err.count("\n")) == (2, "bad_argument", 1)
-    assert "s3cret" not in said.err + parsed.err
+    assert "s3cr" not in said.err + parsed.err
     assert fake.asked["**"] == []
 
 

@@ -110,16 +110,6 @@ def test_every_optional_field_of_an_upload_is_an_option() -> None:
     assert set(JobOptions.__annotations__) >= EARLY
 
 
-async def test_a_lost_answer_is_asked_for_again_under_the_same_key(fake):
-    fake.on(UPLOAD, hang_up, hang_up, accepted())
-    async with fake.client() as client:
-        made = await client.submit(SCRIPT, service="example")
-    assert made.id == 17
-    assert [one.headers["Idempotency-Key"] for one in fake.uploads] == [made.idempotency_key] * 3
-    assert len(fake.clock.slept) == 2
-    assert fake.clock.slept == sorted(fake.clock.slept)
-
-
 LOOK_UP, ONE = "GET /api/v1/jobs", fake_server.job()
 FAILURES: dict[str, fake_server.Answer] = {
     "no answer": fake_server.never,

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 import pytest
 from ruamel.yaml import YAML
@@ -18,7 +17,7 @@ from ruamel.yaml import YAML
 from ferryman.sync import SyncClient
 from tests.kit.dev_program import ROOT, ended
 from tests.kit.installed import program
-from tests.kit.programs import Program, free_port, other_program, until
+from tests.kit.programs import Program, call, free_port, listens, other_program, until
 
 DEPLOY: Final = ROOT / "deploy/prometheus"
 RULES: Final = DEPLOY / "ferryman.rules.yml"
@@ -168,23 +167,15 @@ def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Callable[[str],
     """A Prometheus with this configuration, until the end; what it answers to be asked for."""
     file, log = folder / "prometheus.json", folder / "prometheus.log"
     file.write_text(json.dumps(config))  # JSON is YAML, too
-    address, data = f"127.0.0.1:{free_port()}", folder / "prometheus"
+    port, data = free_port(), folder / "prometheus"
     flags = (f"--config.file={file}", f"--storage.tsdb.path={data}")
-    command = [program("prometheus"), *flags, f"--web.listen-address={address}"]
+    command = [program("prometheus"), *flags, f"--web.listen-address=127.0.0.1:{port}"]
 
-    def is_ready() -> bool:
-        try:
-            with urlopen(f"http://{address}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+    def got(path: str) -> tuple[int, bytes]:
+        return call(f"http://127.0.0.1:{port}", "GET", path)
 
-    def ask(path: str) -> Any:
-        with urlopen(f"http://{address}/api/v1/{path}", timeout=30) as answer:
-            return json.loads(answer.read())["data"]
-
-    with other_program(command, log, is_ready):
-        yield ask
+    with other_program(command, log, lambda: listens(port) and got("/-/ready")[0] == 200):
+        yield lambda path: json.loads(got(f"/api/v1/{path}")[1])["data"]
 
 
 def panels() -> list[tuple[str, str]]:
@@ -232,10 +223,11 @@ def test_each_panel_and_each_alert_finds_its_series(tmp_path):
             run(client, b"exit 3\n")
             run(client, b"echo hello\n")
             for done in [job for job in client.jobs() if job.status == "Completed"]:
-                url = f"{server.url}/api/v1/jobs/{done.id}/result"
-                request = Request(url, headers={"Authorization": f"Bearer {ADMIN}"})
-                with urlopen(request, timeout=30) as answer:
-                    assert answer.read()
+                path, headers = (
+                    f"/api/v1/jobs/{done.id}/result",
+                    {"Authorization": f"Bearer {ADMIN}"},
+                )
+                assert call(server.url, "GET", path, headers=headers)[0] == 200
 
             def missing() -> list[str]:
                 return [title for title, asked in panels() if not query(asked)]

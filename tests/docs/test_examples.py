@@ -46,28 +46,6 @@ def test_the_generator_makes_exactly_the_inputs_that_are_shipped(tmp_path):
         assert (tmp_path / name).read_bytes() == (EXAMPLES / name).read_bytes()
 
 
-def atom(chain: str, number: int, x: float, name: str = "CA", element: str = "C", alt: str = " "):
-    at = f"{x:8.3f}{0:8.3f}{0:8.3f}  1.00  0.00          {element:>2}\n"
-    return f"ATOM      1  {name:<3}{alt}ALA {chain}{number:4d}    {at}"
-
-
-def test_contacts_are_nearer_than_five_angstrom_and_between_heavy_atoms(run_example, tmp_path):
-    """Of the first model and location."""
-    near = atom("A", 1, 0.0) + atom("B", 1, 5.0) + atom("B", 2, -4.999)
-    other = atom("B", 1, 1.0, name="H", element="H") + atom("B", 2, 4.0, alt="A")
-    other = atom("A", 1, 0.0) + other + atom("B", 2, 2.0, alt="B") + "ENDMDL\n"
-    for text, closest in ((near, 4.999), (other + atom("B", 3, 0.5), 4.0)):
-        said = run_example("contacts", {"helices.pdb": text}).stdout
-        with (tmp_path / "job" / "contacts.csv").open(newline="") as file:
-            (row,) = csv.DictReader(file)
-        assert (row["number_1"], row["number_2"], row["atom_pairs"]) == ("1", "2", "1")
-        assert float(row["closest_angstrom"]) == closest
-        summary = (tmp_path / "job" / "summary.txt").read_text(encoding="utf-8")
-        assert "1 residue pairs, 1 atom pairs" in summary
-        assert "::output name=residue_pairs::1\n" in said
-        assert "::progress value=" in said
-
-
 def brute_force(*texts: str) -> dict[tuple[int, int], float]:
     """Residue pairs closer than 5 Å, and how close, every heavy atom against every other."""
     lines = [line for text in texts for line in text.splitlines() if line.startswith("ATOM  ")]
@@ -81,22 +59,46 @@ def brute_force(*texts: str) -> dict[tuple[int, int], float]:
     return closest
 
 
-def test_contacts_of_a_model_and_of_a_real_complex_are_all_that_there_are(run_example, tmp_path):
-    chains = {path.name: path.read_text() for path in sorted(CHAINS.glob("2oob_?.pdb"))}
-    for changes in ({}, {PDB: None} | chains):
-        run_example("contacts", changes)
-        with (tmp_path / "job" / "contacts.csv").open(newline="") as file:
-            rows = [
-                (int(row["number_1"]), int(row["number_2"]), row) for row in csv.DictReader(file)
-            ]
-        found = {(one, other): float(row["closest_angstrom"]) for one, other, row in rows}
-        expected = brute_force(*(chains.values() if changes else [HELICES.read_text()]))
-        assert len(expected) > 5
-        assert found == pytest.approx(expected, abs=0.0006)
+def atom(chain: str, number: int, x: float, name: str = "CA", element: str = "C", alt: str = " "):
+    at = f"{x:8.3f}{0:8.3f}{0:8.3f}  1.00  0.00          {element:>2}\n"
+    return f"ATOM      1  {name:<3}{alt}ALA {chain}{number:4d}    {at}"
 
 
 PDB, CSV = "helices.pdb", "measurements.csv"
-CHAINS, HELICES = ROOT / "tests" / "data", EXAMPLES / "contacts" / PDB
+CHAINS = {path.name: path.read_text() for path in (ROOT / "tests/data").glob("2oob_?.pdb")}
+NEAR = atom("A", 1, 0.0) + atom("B", 1, 5.0) + atom("B", 2, -4.999)
+ODD = "".join(
+    [
+        *(atom("A", 1, 0.0), atom("B", 1, 1.0, name="H", element="H"), atom("B", 2, 4.0, alt="A")),
+        *(atom("B", 2, 2.0, alt="B"), "ENDMDL\n", atom("B", 3, 0.5)),
+    ]
+)
+
+
+@each(
+    "changes, expected",
+    [
+        ({}, brute_force((EXAMPLES / "contacts" / PDB).read_text())),
+        ({PDB: None} | CHAINS, brute_force(*map(CHAINS.get, sorted(CHAINS)))),
+        ({PDB: NEAR}, {(1, 2): 4.999}),
+        ({PDB: ODD}, {(1, 2): 4.0}),
+    ],
+)
+def test_contacts_are_all_pairs_of_heavy_atoms_nearer_than_five_angstrom(
+    run_example, tmp_path, changes, expected
+):
+    """Of the first model and location."""
+    said = run_example("contacts", changes).stdout
+    with (tmp_path / "job" / "contacts.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    found = {(int(row["number_1"]), int(row["number_2"])): row for row in rows}
+    closest = {pair: float(row["closest_angstrom"]) for pair, row in found.items()}
+    assert closest == pytest.approx(expected, abs=0.0006)
+    pairs = sum(int(row["atom_pairs"]) for row in rows)
+    summary = (tmp_path / "job" / "summary.txt").read_text(encoding="utf-8")
+    assert f"{len(rows)} residue pairs, {pairs} atom pairs" in summary
+    assert f"::output name=residue_pairs::{len(rows)}\n" in said
+    assert "::progress value=" in said
 
 
 @each(

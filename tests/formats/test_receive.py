@@ -303,22 +303,6 @@ async def test_cancellation_waits_for_the_thread_and_then_leaves_nothing(tmp_pat
     assert sink.log == [*begun, "abort"]
 
 
-@each("megabytes", [0, 1, 5])
-async def test_an_upload_cancelled_at_any_time_leaves_no_file(tmp_path, megabytes):
-    waits = asyncio.Event()
-
-    async def body():
-        async for piece in endless(HEAD, megabytes):
-            yield piece
-        waits.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.ensure_future(received(tmp_path, body()))
-    await waits.wait()
-    await give_up(task)
-    assert list(tmp_path.iterdir()) == []
-
-
 @each(
     ("problem", "before", "megabytes", "raised"),
     [

@@ -13,21 +13,18 @@ ROOM = 1 << 30
 """Bytes free: containers may have 64 MiB, which a test or two would fill."""
 
 
-@pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The test's own folder, in place of pytest's. A server waits for the disk at each commit and
-    each sealed file: on a disk these waits are most of the time of such a test.
-    """
-    if not memory():
-        yield tmp_path_factory.mktemp("on-disk")
-        return
+@pytest.fixture(scope="module")
+def module_folder() -> Iterator[Path]:
     folder = new_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def module_folder() -> Iterator[Path]:
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """The test's own folder, in place of pytest's. A server waits for the disk at each commit and
+    each sealed file: on a disk these waits are most of the time of such a test.
+    """
     folder = new_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

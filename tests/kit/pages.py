@@ -118,11 +118,6 @@ class _Parser(HTMLParser):
         if tag not in _VOID:
             self.open.append(node)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in _VOID:
-            self.open.pop()
-
     def handle_endtag(self, tag: str) -> None:
         for at in range(len(self.open) - 1, 0, -1):
             if self.open[at].tag == tag:

@@ -161,28 +161,13 @@ class RawZip:
                 len(local_name), len(extra),
             )  # fmt: skip
             self.body += local_name + extra + data + behind
-        self.list(name, flags, method, crc, len(data), size, at, mode, extra)
-        return self
-
-    def list(
-        self,
-        name: bytes,
-        flags: int,
-        method: int,
-        crc: int,
-        packed: int,
-        size: int,
-        offset: int,
-        mode: int = 0o100644,
-        extra: bytes = b"",
-    ) -> None:
-        """Add a line to the table of contents only."""
         self.count += 1
         self.directory += struct.pack(
-            "<4s6H3L5H2L", b"PK\1\2", 20 | 3 << 8, 20, flags, method, 0, 33, crc, packed, size,
-            len(name), len(extra), 0, 0, 0, mode << 16, offset,
+            "<4s6H3L5H2L", b"PK\1\2", 20 | 3 << 8, 20, flags, method, 0, 33, crc, len(data), size,
+            len(name), len(extra), 0, 0, 0, mode << 16, at,
         )  # fmt: skip
         self.directory += name + extra
+        return self
 
     def bytes(
         self, *, count: int | None = None, comment: bytes = b"", start: int | None = None

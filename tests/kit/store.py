@@ -96,14 +96,8 @@ _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "begin_batch": batches.begin,
     "end_batch": batches.end,
     **_by_name(
-        *(
-            store_jobs.move,
-            store_jobs.move_all,
-            bundles.stop_sharing,
-            queue.release_delayed,
-            requests.retry,
-        ),
-        *(requests.change_service, requests.request_delete, requests.change_tags),
+        *(store_jobs.move, store_jobs.move_all, bundles.stop_sharing, queue.release_delayed),
+        *(requests.retry, requests.change_service, requests.request_delete, requests.change_tags),
         *(batches.make_children, batches.defer, retention.forget, retention.forget_old),
     ),
 }
@@ -148,6 +142,11 @@ class Jobs:
         stage = Stage(core(database=self.database))
         return await stage._request_cancel(job_id, at, by)
 
+    async def moved(self, move: Move) -> Job:
+        job = await self.move(move)
+        assert job is not None
+        return job
+
     async def cancel_children(self, parent_id: int, at: int, message: str) -> None:
         while await self.database.write(children.cancel_children, parent_id, at, message):
             pass
@@ -181,11 +180,6 @@ class Store(Jobs):
 
     async def claimed(self, agent: str = "node", **fields: Any) -> Job:
         return await self.moved(claim(await self.upload(**fields), agent))
-
-    async def moved(self, move: Move) -> Job:
-        job = await self.move(move)
-        assert job is not None
-        return job
 
     async def to(self, job: Job, state: JobState, at: int = 30, **how: Any) -> Job:
         """Make a move of the job as it was seen."""
@@ -315,12 +309,6 @@ def job(**fields: Any) -> Job:
         "attempt": 1,
     }
     return Job(**(start | fields))
-
-
-async def moved(jobs: Jobs, move: Move) -> Job:
-    job = await jobs.move(move)
-    assert job is not None
-    return job
 
 
 def every(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:

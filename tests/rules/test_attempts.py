@@ -203,32 +203,10 @@ def test_events_about_progress_stay_few_however_long_an_attempt_runs() -> None:
 # -- whether another one follows
 
 POLICY = RetryPolicy(3, (10.0, 60.0), retry_on=frozenset({"timeout", "exit:3"}))
-SERVICE = Service("s", retry=POLICY, infra_retries=7)
-BUT_3 = RetryPolicy(1, retry_on=frozenset({"exit_code"}), no_retry_on=frozenset({"exit:3"}))
-OWN = job(retry=RetryPolicy(1, retry_on=frozenset({"exit:9"})))
 
 
 def highest(_low: float, high: float) -> float:
     return high
-
-
-@each(
-    "found, service, reason, exit_code, again",
-    [
-        (job(), SERVICE, R.TIMEOUT, None, True),
-        (job(), SERVICE, R.EXIT_CODE, 3, True),
-        (job(), SERVICE, R.EXIT_CODE, 4, False),
-        (job(), SERVICE, R.MEMORY_LIMIT, 137, False),
-        (job(), SERVICE, R.MEMORY_LIMIT, 3, True),
-        (job(), Service("s", retry=BUT_3), R.EXIT_CODE, 4, True),
-        (job(), Service("s", retry=BUT_3), R.EXIT_CODE, 3, False),
-        (OWN, SERVICE, R.EXIT_CODE, 9, True),
-        (OWN, SERVICE, R.TIMEOUT, None, False),
-    ],
-)
-def test_a_failure_is_retried_for_what_is_named(found, service, reason, exit_code, again):
-    rules = ending.retry_rules(found, service)
-    assert (retry.after_failure(rules, 0, reason, exit_code, highest) is not None) is again
 
 
 def paid(found: retry.Retry | None) -> Any:

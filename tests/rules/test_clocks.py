@@ -177,20 +177,6 @@ def test_it_is_due_in_local_time_where_clocks_are_changed(line, after, zone, exp
 # -- the clock of tests
 
 
-async def test_time_passes_by_itself_when_all_wait_for_it() -> None:
-    clock, woken = SimClock(), list[tuple[str, float]]()
-
-    async def sleeper(name: str, *naps: float) -> None:
-        for nap in naps:
-            await clock.sleep(nap)
-            woken.append((name, clock.monotonic()))
-
-    with clock.autojump():
-        await asyncio.gather(sleeper("a", 10, 100), sleeper("b", 30, 30))
-    assert woken == [("a", 10), ("b", 30), ("b", 60), ("a", 110)]
-    assert clock.now() == START + 110_000_000
-
-
 async def test_no_time_passes_while_threads_and_databases_work_and_bytes_are_on_their_way(tmp_path):
     clock = SimClock()
     database = await Database.open(tmp_path / "here.sqlite", [("CREATE TABLE t (n INTEGER)",)])
@@ -216,17 +202,3 @@ async def test_no_time_passes_while_threads_and_databases_work_and_bytes_are_on_
     for one in (writer, echo_writer):
         one.close()
         await one.wait_closed()
-
-
-async def test_what_never_happens_ends_after_a_time_that_the_test_names() -> None:
-    clock, never = SimClock(), asyncio.Event()
-
-    async def sweep() -> None:
-        while True:
-            await clock.sleep(1)
-
-    sweeping = asyncio.create_task(sweep())
-    with pytest.raises(AssertionError, match="did not happen in 60 s"), clock.autojump(60):
-        await never.wait()
-    assert clock.monotonic() == 60
-    sweeping.cancel()

@@ -73,6 +73,10 @@ RESUBMIT, STOP = (
     dataclasses.replace(SERVICE, on_shutdown=how, infra_retries=0) for how in ("resubmit", "stop")
 )
 STOP_ONLY = dataclasses.replace(STOP, infra_retries=1)
+OWN = {"retry": RetryPolicy(1, retry_on=frozenset({"exit:4"}))}
+BUT = RetryPolicy(1, retry_on=frozenset({"exit_code"}), no_retry_on=frozenset({"exit:3"}))
+BUT_3 = dataclasses.replace(SERVICE, retry=BUT)
+MEMORY_3, MEMORY_4 = ({"reason": R.MEMORY_LIMIT, "exit_code": code} for code in (3, 4))
 
 
 def waits(seconds: int, **changes: Any) -> dict[str, Any]:
@@ -88,6 +92,12 @@ ENDS: tuple[Row, ...] = (
     (SERVICE, {}, {"status": P.INVALID}, S.FAILED, R.INVALID_BUNDLE, "", {}),
     (SERVICE, {}, EXIT_4, S.FAILED, R.EXIT_CODE, "", ENDED),
     (SERVICE, {}, EXIT_3, S.QUEUED, R.EXIT_CODE, RETRY, {"retries_used": 1}),
+    (SERVICE, {}, MEMORY_3, S.QUEUED, R.MEMORY_LIMIT, RETRY, {"retries_used": 1}),
+    (SERVICE, {}, MEMORY_4, S.FAILED, R.MEMORY_LIMIT, "", ENDED),
+    (BUT_3, {}, EXIT_4, S.QUEUED, R.EXIT_CODE, RETRY, {"retries_used": 1}),
+    (BUT_3, {}, EXIT_3, S.FAILED, R.EXIT_CODE, "", ENDED),
+    (SERVICE, OWN, EXIT_4, S.QUEUED, R.EXIT_CODE, RETRY, {"retries_used": 1}),
+    (SERVICE, OWN, TIMED, S.FAILED, R.TIMEOUT, "", ENDED),
     (
         *(SERVICE, {"retries_used": 1}, TIMED, S.QUEUED, R.TIMEOUT, RETRY),
         waits(60, retries_used=2, waits_since=NOW + 60 * SECOND),

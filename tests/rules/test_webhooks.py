@@ -1,11 +1,10 @@
-"""Webhooks: where they may be sent, what is announced, how it is signed and when it is repeated."""
+"""Webhooks: where they may be sent, what is announced, and when it is repeated."""
 
 import itertools
 import json
 from ipaddress import ip_address
 
 import pytest
-from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from server.domain.jobs import Move
 from server.domain.webhooks import (
@@ -15,12 +14,8 @@ from server.domain.webhooks import (
     announced,
     is_public,
     next_try_s,
-    secret_of,
-    secret_text,
-    signature,
     webhook_target,
 )
-from shared.clock import SECOND, RealClock
 from shared.wire import JobState as S
 from tests.kit.each import each
 from tests.kit.store import job
@@ -45,23 +40,6 @@ def test_the_end_of_a_job_is_announced_to_its_address_and_nothing_else():
     others = ((S.SUBMITTED, S.RUNNING), (S.RUNNING, S.QUEUED), (S.COMPLETED, S.CLEANED))
     for before, to in others:
         assert not found(Move(7, 1, before, to, 9, ""))
-
-
-def test_signatures_are_those_of_standard_webhooks():
-    now = RealClock().now() // SECOND
-    body = json.dumps({"type": "job.completed", "text": "ä"}).encode()
-    server = b"key" * 11
-    keys = [secret_of(server, "ann", number) for number in (1, 0)]
-    headers = {"webhook-id": "msg_1", "webhook-timestamp": str(now)}
-    headers["webhook-signature"] = signature(keys, "msg_1", now, body)
-    for key in keys:
-        assert Webhook(secret_text(key)).verify(body, headers)["text"] == "ä"
-    others = [secret_of(server, "bob", 0), secret_of(server, "ann", 2), secret_of(b"k", "ann", 0)]
-    for key in others:
-        with pytest.raises(WebhookVerificationError):
-            Webhook(secret_text(key)).verify(body, headers)
-    with pytest.raises(WebhookVerificationError):
-        Webhook(secret_text(keys[0])).verify(body + b" ", headers)
 
 
 def test_tries_are_spread_over_almost_a_day_and_a_receiver_may_ask_for_a_later_one_or_none():

@@ -24,7 +24,7 @@ from shared.wire import Progress, Reason, Usage
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Browser, Node, Page, browsing
 from tests.kit.server_http import ServerClient, driving
-from tests.kit.store import Jobs, moved, new
+from tests.kit.store import Jobs, new
 from tests.server.access import BOUNDARY, PRINCIPALS, formed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -54,7 +54,7 @@ class World(Browser):
     async def move(self, job: Job, to: S, **how: Any) -> Job:
         message = how.pop("message", f"now {to}")
         now = self.context.clock.now()
-        return await moved(self.jobs, Move(job.id, job.attempt, job.state, to, now, message, **how))
+        return await self.jobs.moved(Move(job.id, job.attempt, job.state, to, now, message, **how))
 
     async def running(self, **changes: Any) -> Job:
         """At an agent that does not answer: no sweep moves its jobs for an hour."""

@@ -321,12 +321,7 @@ class Nuisance(threading.Thread):
         return [
             ("breaks off", _HEAD + b"x" * number(100_000), b"", 0),
             ("trickles", _HEAD, b"x" * 10, 40),  # longer than a server is patient with
-            (
-                "reads little",
-                b"GET /download/%d HTTP/1.1\r\nHost: l\r\n\r\n" % job_id,
-                b"",
-                1,
-            ),
+            ("reads little", b"GET /download/%d HTTP/1.1\r\nHost: l\r\n\r\n" % job_id, b"", 1),
             ("listens", _LISTEN, b"", number(1, 20)),
             ("babbles", self._random.randbytes(300), b"", 1),
         ]

@@ -14,7 +14,7 @@ from shared.clock import SECOND
 from shared.ids import AttemptKey, Start
 from shared.sqlite.database import Database
 from shared.wire import AgentState, JobState
-from tests.kit.store import Calls, Jobs, claim, moved, new
+from tests.kit.store import Calls, Jobs, claim, new
 
 S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"
@@ -29,7 +29,7 @@ def agents(database: Database) -> Calls:
 
 async def held(jobs: Jobs, agent: str) -> Job:
     job, _ = await jobs.insert(new(), "queued")
-    return await moved(jobs, claim(job, agent))
+    return await jobs.moved(claim(job, agent))
 
 
 async def reached(
