@@ -9,13 +9,12 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from client_agent.sandbox.bubblewrap import command, root_tree, seccomp, selftest
-from client_agent.sandbox.kernel import devices, pidfd, start_namespace
-from tests.kit.child import Who, in_child
+from client_agent.sandbox.kernel import pidfd, start_namespace
+from tests.kit.child import Who
 from tests.kit.each import each
 from tests.sandbox.conftest import without
 from tests.sandbox.kernel_features import offers
@@ -26,7 +25,6 @@ from tests.sandbox.real_sandbox import (
     Job,
     SandboxHost,
     Started,
-    alone,
     bash,
     python,
     refusal,
@@ -171,26 +169,6 @@ def test_etc_contains_what_programs_need_and_no_account_of_the_host(host: Sandbo
     named = "ld.so.cache ld.so.conf ld.so.conf.d alternatives ssl/certs ssl/openssl.cnf localtime"
     assert set(bound) <= {f"/etc/{name}" for name in f"{named} nsswitch.conf".split()}
     assert files == root_tree.PASSWD + root_tree.GROUP + root_tree.HOSTS
-
-
-def test_the_root_that_all_jobs_share_cannot_be_changed(host: SandboxHost) -> None:
-    places = "/ /etc /etc/ssl/certs /usr /usr/bin /var /dev"
-    script = f"for place in {places}; do touch $place/new 2>&1 | grep -o 'Read-only.*' || echo open"
-    lines = host.say(f"{script}; done; mkdir /opt 2>&1 | grep -o 'Read.*'; cat /etc/hosts >&2")
-    assert lines == "Read-only file system\n" * 8
-
-
-def test_operators_binds_can_be_read_and_not_written(who: Who) -> None:
-    def with_data(home: Path) -> Any:
-        data = home / "data"
-        data.mkdir()
-        (data / "set").write_text("reference\n")
-        home.chmod(0o755)
-        data.chmod(0o777)
-        script = "cat /data/set; (echo x >/data/new) 2>&1 | grep -o 'Read-only.*'; rm -f /data/set"
-        return alone(bash(script, read_only=((data, "/data"),)), home)
-
-    assert in_child(with_data, who).stdout == "reference\nRead-only file system\n"
 
 
 def test_mounts_ignore_set_uid_bits_and_devices(host: SandboxHost) -> None:
@@ -438,15 +416,3 @@ def test_where_programs_need_more_of_the_host_all_mounts_stay(who: Who) -> None:
     own &= mounts()  # those of other tests come and go
     assert own <= set(outcome.extra[0])
     assert outcome.stdout == "ran\n"
-
-
-def test_where_no_device_nodes_can_be_made_bwrap_makes_dev(who: Who) -> None:
-    def refuse(folder: Path, host: int) -> None:
-        raise PermissionError(1, "no nodes", str(folder))
-
-    def change() -> None:
-        devices.make_nodes = refuse  # type: ignore[attr-defined]
-
-    script = "ls /dev/pts; sh -c 'exec 3<>/dev/ptmx; ls /dev/pts'; touch /dev/x || echo read-only"
-    said = run(bash(script), who, after=change).stdout
-    assert said.splitlines() == ["ptmx", "0", "ptmx", "read-only"]

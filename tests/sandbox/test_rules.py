@@ -182,22 +182,14 @@ def test_bwrap_never_runs_as_root_and_has_no_group_of_the_agent() -> None:
     assert chain[4:] == ["/a", "--", *change, "/b/bwrap", "--args", "10", "--", "x"]
 
 
-@pytest.mark.parametrize("read_only", [[], [(Path("/opt/tools"), "/opt/tools")]])
-def test_the_jobs_directory_is_the_last_mount_and_then_all_is_read_only(read_only: Any) -> None:
+def test_the_jobs_directory_is_the_last_mount() -> None:
     """Below a directory that the job can write, bwrap would follow its symlinks to the host."""
-    args = bwrap(read_only=read_only)
-    at = args.index("--bind-fd")
-    assert args[at : at + 3] == ["--bind-fd", "11", "/job"]
-    places = ["/proc/fs", "/proc/1", "/dev", *(["/"] if read_only else [])]
-    remounts = [word for place in places for word in ("--remount-ro", place)]
-    assert args[at + 3 : at + 3 + len(remounts)] == remounts
-    assert not MOUNTING & set(args[at + 3 :])
-    assert not [arg for arg in args if arg.startswith("/job/")]
-    if read_only:
-        assert args[args.index("/opt/tools") - 1] == "--ro-bind"
-    else:
-        first = next(word for word in args if word in MOUNTING)
-        assert args[args.index(first) :][:3] == ["--ro-bind", "/tree", "/"]
+    for read_only in ([], [(Path("/opt/tools"), "/opt/tools")]):
+        args = bwrap(read_only=read_only)
+        at = args.index("--bind-fd")
+        assert args[at : at + 3] == ["--bind-fd", "11", "/job"]
+        assert not MOUNTING & set(args[at + 3 :])
+        assert not [arg for arg in args if arg.startswith("/job/")]
 
 
 def test_protections_that_hold_twice_are_asked_for() -> None:

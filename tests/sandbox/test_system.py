@@ -1,5 +1,5 @@
 """Hostile bundles and attacks on what lies around the sandbox, from upload to download: queue,
-retries, receipts, restarts, cancelling, and everybody else's work."""
+retries, receipts, cancelling, and everybody else's work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traceback
 import uuid
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -30,35 +30,24 @@ from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
 from tests.kit.child import Child, Who, unprivileged_uid
-from tests.kit.dev_program import born, descendants, of_jobs, outside
+from tests.kit.dev_program import of_jobs, outside
 from tests.kit.memory_folder import new_folder
 from tests.kit.programs import Program, until
 from tests.sandbox.hostile_bundles import EXPECT, LOUD
 from tests.sandbox.kernel_features import offers
 from tests.sandbox.real_sandbox import MIB, SETTINGS, SMALL, Job, Outcome, bash, contents
 
-GRACE_S = 0.5
-
 
 class Agent:
     """An agent in a child of the test, which can be another user than the test."""
 
-    def __init__(self, home: Path, who: Who, settings: str) -> None:
-        self.home, self._uid = home, unprivileged_uid(who)
-        self._file = home / "agent.toml"
-        self._file.write_text(settings)
-        self.pid = self.port = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it, on the port that it had before; wait until it listens."""
-        section = load(self._file, {"data_dir": self.home / "data", "port": self.port})
+    def __init__(self, home: Path, who: Who) -> None:
+        file, self._log, self.data = home / "agent.toml", home / "log", home / "data"
+        file.write_text(AGENT)
+        section = load(file, {"data_dir": self.data, "port": 0})
 
         def be(child: Child) -> None:
-            log = os.open(self.home / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(log, 1)
             os.dup2(log, 2)
             try:
@@ -67,19 +56,19 @@ class Agent:
                 traceback.print_exc()
                 raise
 
-        child = Child(be, self._uid, self.home)
+        child = Child(be, unprivileged_uid(who), home)
         self.pid = child.pid
         try:
             assert child.line.poll(PATIENCE_S), "the agent neither listens nor ends"
-            self.port = child.line.recv()
+            self.url = f"http://127.0.0.1:{child.line.recv()}"
         except EOFError:
             raise AssertionError(f"the agent did not start: {self.log}") from None
 
     @property
     def log(self) -> str:
-        return (self.home / "log").read_text(errors="replace")
+        return self._log.read_text(errors="replace")
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+    def stop(self, number: signal.Signals) -> int:
         """Signal it, wait for its end; its exit code, negative where a signal ended it."""
         pid, self.pid = self.pid, 0
         os.kill(pid, number)
@@ -89,48 +78,19 @@ class Agent:
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
-
-class WholeSystem:
-    """Server, agent, and a user who calls the server with the SDK.
-
-    Args:
-        services: TOML of the server's services.
-        agent: TOML of the agent.
-    """
-
-    def __init__(self, folder: Path, who: Who, services: str, agent: str) -> None:
-        home = folder / "agent"
-        home.mkdir()
-        self.folder = folder
-        self.agent = Agent(home, who, agent)
-        self._services = services
-
-    @contextmanager
-    def running(self) -> Iterator[WholeSystem]:
-        """Both, until the end; then they must stop well and leave nothing behind."""
-        self.agent.start()
-        config = self.folder / "server.toml"
-        config.write_text(f"{self._services}\n[agents.only]\nurl = '{self.agent.url}'\n")
-        self.server = Program("server", self.folder, uuid.uuid4().hex, "--config", str(config))
-        try:
-            self.server.start()
-            with SyncClient(self.server.url) as self.user:
-                yield self
-            until(lambda: of_jobs(self.agent.pid) == {}, "processes are left")
-            assert self.agent.stop() == 0, self.agent.log[-3000:]
-            assert self.left() == []
-            assert self.server.kill(signal.SIGTERM) == 0, self.server.log[-3000:]
-        finally:
-            if self.agent.pid:
-                self.agent.stop(signal.SIGKILL)
-            if self.server.runs:
-                self.server.kill()
-
     def left(self) -> list[str]:
-        """What stopped agents must not leave: folders of attempts, mounts, cgroups."""
-        data = self.agent.home / "data"
-        found = [str(path) for place in ("work", "quarantine") for path in (data / place).glob("*")]
-        return found + outside(data)
+        """What one that has stopped must not leave: folders of attempts, mounts, cgroups."""
+        places = (self.data / place for place in ("work", "quarantine"))
+        return [*(str(path) for place in places for path in place.glob("*")), *outside(self.data)]
+
+
+@dataclass
+class WholeSystem:
+    """Server, agent, and a user who calls the server with the SDK."""
+
+    server: Program
+    agent: Agent
+    user: SyncClient
 
     def outcome(self, job: JobDoc, to: Path) -> Outcome:
         """What came of an ended job, as the tests of the bare sandbox see it."""
@@ -184,10 +144,9 @@ SERVICES = (
     service("small", SMALL)
     + service("loud", LOUD)
     + service("again", SMALL, retries=1, retry_delays=[0], retry_on=["exit:3"])
-    + service("infra", SMALL, infra_retries=1)
 )
 AGENT = (
-    f"[agent]\nslots = 3\ngrace = {GRACE_S}\nlog_format = 'json'\n"
+    f"[agent]\nslots = 3\ngrace = 0.5\nlog_format = 'json'\n"
     f"[agent.sandboxing]\nscratch = {SETTINGS.scratch}\n"
 )
 """Its sandbox is that of the tests of the bare sandbox."""
@@ -202,11 +161,23 @@ BOMBS = ("fork-bomb", "thread-bomb", "tmpfs-bomb", "inode-bomb", "cpu-spin")
 
 @pytest.fixture(scope="module")
 def system(who: Who) -> Iterator[WholeSystem]:
-    """Both programs; at their end nothing is left."""
+    """Both programs; they must stop well and leave nothing behind."""
     folder = new_folder()
     folder.chmod(0o755)
-    with WholeSystem(folder, who, SERVICES, AGENT).running() as system:
-        yield system
+    (folder / "agent").mkdir()
+    agent = Agent(folder / "agent", who)
+    config = folder / "server.toml"
+    config.write_text(f"{SERVICES}\n[agents.only]\nurl = '{agent.url}'\n")
+    server = Program("server", folder, uuid.uuid4().hex, "--config", str(config))
+    try:
+        with server.running(), SyncClient(server.url) as user:
+            yield WholeSystem(server, agent, user)
+            until(lambda: of_jobs(agent.pid) == {}, "processes are left")
+            assert agent.stop(signal.SIGTERM) == 0, agent.log[-3000:]
+            assert agent.left() == []
+    finally:
+        if agent.pid:
+            agent.stop(signal.SIGKILL)
     remove_tree(folder)
 
 
@@ -334,33 +305,3 @@ def test_cancels_that_race_with_every_step_leave_nothing(system: WholeSystem) ->
     until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
     hello = submit(system, bash("echo hello\n"), "small")
     assert system.user.wait(hello, PATIENCE_S).status == "Completed"
-
-
-OUTLIVES = """
-trap '' TERM HUP INT
-for i in 1 2 3 4; do setsid bash -c 'trap "" TERM; while :; do sleep 0.1; done' & done
-echo begun >begun; sync begun
-while :; do sleep 0.1; done
-"""
-
-
-def test_a_restart_in_the_middle_ends_what_will_not_end_and_tries_again(system, tmp_path) -> None:
-    job_id = submit(system, bash(OUTLIVES), "infra")
-
-    def began(attempt: int) -> bool:
-        job = system.user.status(job_id)
-        if job.status != "Running" or job.attempt != attempt:
-            return False
-        to = tmp_path / f"{os.urandom(4).hex()}.zip"
-        with zipfile.ZipFile(system.user.download(job_id, to, partial=True).path) as archive:
-            return "begun" in archive.namelist()
-
-    until(lambda: began(1), "it did not begin")
-    before = descendants(system.agent.pid)
-    assert len(before) >= 6
-    system.agent.stop(signal.SIGKILL)
-    system.agent.start()
-    assert [pid for pid, birth in before.items() if born(pid) == birth] == []
-    until(lambda: began(2), "it was not tried again", lambda: system.agent.log[-2000:])
-    assert system.user.cancel(job_id).status in ("Killed", "Cancelled")
-    until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
