@@ -122,12 +122,6 @@ def agent(
         yield AgentProcess(process, int(port), home)
 
 
-def refused(*arguments: str, wrap: tuple[str, ...] = (), **env: str) -> tuple[int, str]:
-    process = _start(arguments, wrap, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    done = forked_programs.ended(process)
-    return done.returncode, done.stderr
-
-
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[int]:
     """A pidfd, taken while the process lives."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox.kernel.pidfd import descendants
 from tests.kit.child import dead_within
 from tests.kit.each import each
 from tests.kit.forked_programs import run as run_program
@@ -58,43 +57,6 @@ def key() -> str:
     return f"{next(_JOBS)}.1"
 
 
-def test_a_bundle_runs_in_the_documented_environment_and_its_result_comes_back(running) -> None:
-    script = b"echo hello; env | sort > env.txt; pwd > pwd.txt; cat /proc/*/environ > all; true\n"
-    payload = running.submit("9017.2", {"run.sh": script})
-    ended = running.ended(payload["id"])
-    assert (ended["status"], ended["exit_code"]) == ("Completed", 0)
-    status, data = running.call("GET", f"/retrieve/{payload['id']}")
-    assert (status, len(data)) == (200, ended["result"]["size"])
-    files = running.files(payload["id"])
-    receipt = json.loads(files["ferryman.json"])
-    assert (receipt["job"], receipt["attempt"]) == (9017, 2)
-    assert receipt["sandbox"]["backend"] == "bubblewrap"
-    env = dict(line.split("=", 1) for line in files["env.txt"].decode().splitlines())
-    assert {name: env[name] for name in env if name.startswith("FERRYMAN_")} == {
-        "FERRYMAN_JOB_ID": "9017",
-        "FERRYMAN_ATTEMPT": "2",
-        "FERRYMAN_SERVICE": "example",
-        "FERRYMAN_CPUS": "1",
-        "FERRYMAN_MEMORY_BYTES": str(256 << 20),
-    }
-    assert {"HOME", "TMPDIR", "PATH", "LANG"} <= set(env)
-    assert files["stdout.log"] == b"hello\n"
-    assert files["pwd.txt"].decode().strip() == env["HOME"]
-    assert b"LEAK" not in b"".join(files.values())
-    running.forget(payload["id"])
-
-
-def test_it_answers_while_jobs_keep_every_slot_busy_and_flood_it_with_commands(running) -> None:
-    script = b"yes ::progress value=1:: | head -n 50000; echo ::progress value=2::\n"
-    limits = LIMITS.model_copy(update={"log": 8 << 20})
-    payload_id = running.submit(key(), {"run.sh": script}, limits=limits)["id"]
-    running.until(payload_id, "Running", "Completed")
-    for _ in range(20):
-        status, health = running.call("GET", "/health")
-        assert (status, health["status"]) == (200, "ok")
-    assert running.ended(payload_id)["live"]["progress"]["current"] == 2
-
-
 def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(running) -> None:
     if os.geteuid() != 0:
         pytest.skip("not root: that a bundle fits on a job's own disk is not proved")
@@ -130,19 +92,6 @@ def test_tasks_share_a_sandbox_and_keep_results_of_their_own(running) -> None:
         assert files["inputs.sha256"].endswith(b"  run.sh\n")
     workers = {ended["loc"] for ended in ends}
     assert len(workers) <= 2, workers
-
-
-def test_one_task_is_cancelled_alone(running) -> None:
-    running.ended(task(running, 0)["id"])  # else the other worker may be quicker with the second
-    second = task(running, 1, b"sleep 1000\n")
-    pid = running.until(second["id"], "Running")["pid"]
-    third, waiting = task(running, 2), task(running, 3, b"echo never\n")
-    for one in (waiting, second):
-        assert running.call("POST", f"/kill/{one['id']}")[1]["status"] == "Killed"
-    assert descendants(pid) == []  # of the driver, which may be alive a moment longer
-    assert running.ended(third["id"])["status"] == "Completed"
-    killed = running.call("GET", f"/retrieve/{waiting['id']}")[1]
-    assert (killed["status"], killed["started_at"]) == ("Killed", None)
 
 
 # -- its own end
@@ -247,7 +196,7 @@ def test_killed_the_job_dies_with_it_ends_are_kept_and_what_waits_runs_later(tmp
     assert not work.exists() or not any(work.iterdir())
 
 
-SCRIPT = b"""{ cat /trees/tool/version; touch /trees/tool/mine; } 2>&1
+SCRIPT = b"""{ cat /trees/tool/version; touch /trees/tool/mine; touch /mine; } 2>&1
 echo "A=$A LICENSE=$LICENSE SECRET=$SECRET"
 df -B1 --output=size /tmp /dev/shm | tail -n +2
 """
@@ -302,11 +251,11 @@ def granting() -> Iterator[Granting]:
 
 def test_the_jobs_of_a_service_get_its_grants_and_others_do_not(granting: Granting) -> None:
     own, other = granting.run(SCRIPT, "gromacs"), granting.run(SCRIPT, "example")
-    version, refused, variables, *sizes = own["out"].splitlines()
+    version, *refused, variables, of_tmp, of_shm = own["out"].splitlines()
     assert version == "tool 1.2"
-    assert "Read-only file system" in refused
+    assert [line.rpartition(": ")[2] for line in refused] == ["Read-only file system"] * 2
     assert variables == "A=given LICENSE=27000@host SECRET="
-    assert [int(size) for size in sizes] == [8 << 20, 8 << 20]
+    assert [int(of_tmp), int(of_shm)] == [8 << 20, 8 << 20]
     sandbox = own["receipt"]["sandbox"]
     assert (sandbox["read_only"], sandbox["allow"]) == (["/trees/tool"], ["numa", "process_vm"])
     assert "No such file" in other["out"].splitlines()[0]

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.kit.dev_program import descendants
 from tests.kit.programs import Pair, form
 from tests.kit.raw_archives import FORM
 
@@ -46,16 +47,10 @@ class Caller:
         return answer.status, json.loads(text) if text.startswith("{") else {}
 
 
-def processes(pair: Pair) -> Iterator[tuple[str, str, str]]:
+def processes(pair: Pair) -> Iterator[tuple[int, str, str]]:
     """Pid, command line and environment of both programs and all that they have started."""
-    found = {str(program.pid) for program in (pair.server, pair.agent)}
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parents[folder.name] = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    for pid in found:
+    own = (pair.server.pid, pair.agent.pid)
+    for pid in {*own, *(below for one in own for below in descendants(one))}:
         with contextlib.suppress(OSError):
             words, variables = (
                 Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b"\n").decode()

@@ -142,28 +142,6 @@ retry_on = ["exit:3"]
 retry_delays = ["3s"]
 limits = { disk = "32MiB", memory = "64MiB" }
 """
-RESULT = 4_000_000
-
-
-def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(tmp_path: Path) -> None:
-    """Even the note that it waits finds no room."""
-    pair, sleep = Pair(tmp_path, SETTINGS), Sleep()
-    small = ("-t", "tmpfs", "-o", "size=24m", "tmpfs")
-    with mounted(pair.server.data, *small), pair.running():
-        earlier = pair.submit("echo kept > kept.txt")
-        pair.until(earlier, "Completed")
-        job = pair.submit(f"{sleep} || true; head -c {RESULT} /dev/urandom > big")
-        pair.until(job, "Running")
-        filler = fill(pair.server.data)
-        sleep.end()
-        until(lambda: "payload.not_fetched" in pair.server.log, "it does not try")
-        assert pair.status(job) in ("Running", "Unknown")
-        assert pair.result(earlier).read("kept.txt") == b"kept\n"
-        staging = pair.server.data / "staging"  # it goes on trying
-        until(lambda: list(staging.iterdir()) == [], "what it cannot store is left")
-        filler.unlink()
-        pair.until(job, "Completed")
-        assert len(pair.result(job).read("big")) == RESULT
 
 
 TOO_FULL = """

@@ -2,6 +2,7 @@
 what ``ferryman doctor`` finds on its host, and on an agent's.
 """
 
+import io
 import json
 import os
 import resource
@@ -12,10 +13,11 @@ import sqlite3
 import subprocess
 import threading
 import uuid
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +73,34 @@ def files(server: Program) -> list[Path]:
     return [p for kind in kinds for p in (server.data / kind).rglob("*") if p.is_file()]
 
 
-def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) -> None:
+def asking(server: Program, path: str) -> socket.socket:
+    """A connection that asks for that, and takes little at a time."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    line.connect(("127.0.0.1", server.port))
+    line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    return line
+
+
+def test_sigterm_finishes_what_is_sent_either_way_and_ends_waits(server: Program) -> None:
     server.start()
-    assert upload(server)[0] == 201
-    with socket.create_connection(("127.0.0.1", server.port)) as waiting, begun(server) as sending:
-        waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert upload(server, 16 << 20)[0] == 201  # more than the kernel holds on the way
+    path = "/api/v1/jobs/1/bundle"
+    with (
+        asking(server, "/download/1?wait=100") as waiting,
+        asking(server, path) as reading,
+        begun(server) as sending,
+    ):
+        answer = HTTPResponse(reading)
+        answer.begin()
         server.send(signal.SIGTERM)
         assert b" 200 " in waiting.recv(4096)  # answered at once with its state
+        until(lambda: not programs.listens(server.port), "it still takes calls")
         sending.sendall(LARGE[-100:])
         assert b" 201 " in sending.recv(4096)
+        assert server.runs
+        body = answer.read()  # fails where bytes are missing
+    assert zipfile.ZipFile(io.BytesIO(body)).testzip() is None
     assert server.wait() == 0
     server.start()
     assert get(server, "/api/v1/jobs/2")[1]["status"] == "Queued"
