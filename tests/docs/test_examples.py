@@ -79,7 +79,7 @@ ODD = "".join(
     "changes, expected",
     [
         ({}, brute_force((EXAMPLES / "contacts" / PDB).read_text())),
-        ({PDB: None} | CHAINS, brute_force(*map(CHAINS.get, sorted(CHAINS)))),
+        ({PDB: None} | CHAINS, brute_force(*(CHAINS[name] for name in sorted(CHAINS)))),
         ({PDB: NEAR}, {(1, 2): 4.999}),
         ({PDB: ODD}, {(1, 2): 4.0}),
     ],
