@@ -117,8 +117,8 @@ class ArrayTask(Wire):
     """Which task of an array an attempt is."""
 
     index: int
-    file: str | None = None
-    """A file of the bundle; its line ``index``, from 0, is the task's."""
+    line: str | None = None
+    """Of the array's file; None: it has none."""
 
 
 class InputsInfo(Wire):

@@ -27,6 +27,8 @@ MAX_ORDER_BYTES: Final = 128 << 10
 MAX_ORDERS: Final = 500
 """In one request, and so many acknowledgements."""
 _MAX_KEPT_INDEX: Final = 2**53
+MAX_LINE: Final = 64 << 10
+"""Bytes of an array's line: Linux takes no variable of 128 KiB."""
 
 
 def parse_head(line: bytes) -> PayloadsRequest:
@@ -85,8 +87,10 @@ def check_order(order: Order) -> AttemptKey:
     if order.array is not None:
         if not 0 <= order.array.index < _MAX_KEPT_INDEX:
             raise Refused(400, "invalid_order", "order: array.index: it has to be 0 or more")
-        if order.array.file is not None:
-            _check_path("array.file", order.array.file)
+        line = order.array.line or ""
+        if "\0" in line or len(line.encode(errors="replace")) > MAX_LINE:
+            why = f"array.line: it has a NUL, or more than {MAX_LINE} bytes"
+            raise Refused(400, "invalid_order", f"order: {why}")
     _check_outputs(order.outputs)
     _check_env(order.env)
     return key

@@ -311,7 +311,7 @@ class Payloads(PayloadReads):
             before,
             outcome.state,
             """
-            outcome = :outcome, pid = 0, given = json_remove(given, '$.env', '$.meta'),
+            outcome = :outcome, pid = 0, given = json_remove(given, '$.env', '$.meta', '$.array'),
             ended_at = coalesce(:ended_at, :now)
             """,
             {"outcome": replace(outcome, ended_at=None).stored(), "ended_at": outcome.ended_at},
@@ -320,6 +320,7 @@ class Payloads(PayloadReads):
                 "pid": 0,
                 "env": {},
                 "meta": "",
+                "array": None,
                 "outcome": replace(outcome, ended_at=None),
             },
             result,

@@ -381,7 +381,7 @@ class Attempt:
         grant = context.grants.for_service(payload.service)
         return Launch(
             argv=launch_argv(payload),
-            env=variables(payload, self._unpacked.array_line, grant, workspace.seen_as),
+            env=variables(payload, grant, workspace.seen_as),
             timeout_s=payload.timeout_s,
             grace_s=context.grace_s,
             stdout=context.folders.log(payload.id, "stdout"),

@@ -23,14 +23,11 @@ def launch_argv(payload: Payload) -> tuple[str, ...]:
     return ("bash", payload.entry)
 
 
-def variables(
-    payload: Payload, array_line: str | None, grant: Grant, folder: str
-) -> dict[str, str]:
+def variables(payload: Payload, grant: Grant, folder: str) -> dict[str, str]:
     """Those that the server's operator declared, and the agent's own, which have priority. What
     the agent's operator declared is left to the grant: it knows the host's paths.
 
     Args:
-        array_line: the attempt's line of its array's file.
         folder: its directory, as it sees it.
     """
     declared = {name: value for name, value in payload.env.items() if name not in grant.env}
@@ -43,10 +40,10 @@ def variables(
     }
     if payload.array is not None:
         own["FERRYMAN_ARRAY_INDEX"] = str(payload.array.index)
+        if payload.array.line is not None:
+            own["FERRYMAN_ARRAY_LINE"] = payload.array.line
     if payload.meta:
         own["FERRYMAN_META"] = f"{folder}/{META}"
-    if array_line is not None:
-        own["FERRYMAN_ARRAY_LINE"] = array_line
     return declared | own
 
 

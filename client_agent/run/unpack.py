@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Final
 
 from client_agent.collect.selection import Given
 from client_agent.payloads.payload import Payload
@@ -21,10 +20,6 @@ from shared.files.durable import write_all
 from shared.files.names import BundleError, shown
 from shared.files.opened import closing_fd
 from shared.units.sizes import say_size
-
-_CHUNK: Final = 1 << 20
-MAX_LINE: Final = 64 << 10
-"""Bytes of an array's line: Linux takes no variable of 128 KiB."""
 
 
 class DoesNotFit(Exception):
@@ -39,7 +34,6 @@ class CannotStart(Exception):
 class Unpacked:
     """What the attempt gets of its files besides themselves."""
 
-    array_line: str | None = None
     warnings: tuple[str, ...] = ()
     given: Given = field(default_factory=Given)
     """Files that its result refers to where they are as they were."""
@@ -79,14 +73,13 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
             left_out = 0 if inputs is None else inputs.unpack(workspace.fd, files, *ids, note)
             if payload.meta:
                 _write_meta(payload, workspace, given)
-            line = _array_line(reader, payload)  # of a bundle that is whole
         except OSError as problem:
             if own_disk and problem.errno in DISK_FULL_ERRNOS:
                 disk = say_size(payload.limits.disk)
                 why = f"{what} does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise
-    return Unpacked(line, (_left_out(left_out),) if left_out else (), given)
+    return Unpacked((_left_out(left_out),) if left_out else (), given)
 
 
 def _write_meta(payload: Payload, workspace: Workspace, given: Given) -> None:
@@ -130,48 +123,6 @@ def _check_room(
         raise DoesNotFit(
             f"{what} has {names} files and folders, and the job's disk of {disk} can hold {most}"
         )
-
-
-def _array_line(reader: BundleReader, payload: Payload) -> str | None:
-    """The line of an array's file that is the attempt's. Raises CannotStart."""
-    task = payload.array
-    if task is None or task.file is None:
-        return None
-    file = payload.folder + task.file
-    try:
-        pieces = reader.content(file, _CHUNK)
-    except KeyError:
-        raise CannotStart(f"the bundle has no file {shown(task.file)}") from None
-    line, before = bytearray(), task.index
-    for piece in pieces:
-        start = 0
-        while before and (end := piece.find(b"\n", start)) >= 0:
-            start, before = end + 1, before - 1
-        if before:
-            continue
-        end = piece.find(b"\n", start)
-        line += piece[start:] if end < 0 else piece[start:end]
-        if len(line) > MAX_LINE:
-            why = f"line {task.index + 1} of {shown(task.file)} is longer than {MAX_LINE} bytes"
-            raise CannotStart(why)
-        if end >= 0:
-            return _as_text(bytes(line), payload)
-    if before or not line:
-        why = f"{shown(task.file)} has no line {task.index + 1}, and that is this task's"
-        raise CannotStart(why)
-    return _as_text(bytes(line), payload)
-
-
-def _as_text(line: bytes, payload: Payload) -> str:
-    assert payload.array is not None, "the line is an array's"
-    where = f"line {payload.array.index + 1} of {shown(payload.array.file or '')}"
-    try:
-        text = line.removesuffix(b"\r").decode()
-    except UnicodeDecodeError:
-        raise CannotStart(f"{where} is not UTF-8") from None
-    if "\0" in text:
-        raise CannotStart(f"{where} has a NUL character")
-    return text
 
 
 def _left_out(count: int) -> str:

@@ -64,7 +64,9 @@ class SmallOrder(NamedTuple):
     def request_size(self) -> int:
         """About as many bytes as it takes in a request."""
         env = sum(6 * (len(name) + len(value)) for name, value in self.order.env.items())
-        return _ORDER_BYTES + env + 4 * len(self.order.meta) + len(self.content)
+        line = self.order.array.line if self.order.array else None
+        text = 4 * len(self.order.meta) + 6 * len(line or "")
+        return _ORDER_BYTES + env + text + len(self.content)
 
 
 class Sender:
@@ -254,7 +256,7 @@ def order_of(
     assert job.bundle is not None, "only Cleaned jobs have none"
     array = pack = None
     if job.array_index is not None:
-        array = ArrayTask(index=job.array_index, file=job.array_file)
+        array = ArrayTask(index=job.array_index, line=job.array_line)
         if service.pack > 1 and job.parent_id is not None:
             pack = PackTask(batch=job.parent_id, most=service.pack)
     return Order(

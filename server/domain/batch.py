@@ -63,6 +63,7 @@ class NewChild:
 
     name: str
     array_index: int | None = None
+    array_line: str | None = None
     folder: str = ""
     """Of the bundle, ending in "/"."""
 
@@ -77,18 +78,21 @@ class Child:
     reason: Reason | None = None
 
 
-def tasks(batch: Batch, first: int, count: int) -> list[NewChild]:
-    """Tasks of an array, from its ``first`` one on, counted from 0; at most ``count``."""
+def tasks(batch: Batch, first: int, count: int, lines: Iterable[str] = ()) -> list[NewChild]:
+    """Tasks of an array, from its ``first`` one on, counted from 0; at most ``count``. ``lines``:
+    theirs, where the array has a file.
+    """
     indices = itertools.chain.from_iterable(
         range(start, last + 1, step) for start, last, step in batch.ranges
     )
     chosen = itertools.islice(indices, first, first + count)
-    return [NewChild(str(index), index) for index in chosen]
+    each = itertools.chain(lines, itertools.repeat(None))
+    return [NewChild(str(index), index, line) for index, line in zip(chosen, each, strict=False)]
 
 
 def folders(names: Iterable[str]) -> list[NewChild]:
     """The children of a parent that left these folders."""
-    return [NewChild(name, None, f"{name}/") for name in names]
+    return [NewChild(name, folder=f"{name}/") for name in names]
 
 
 def begun(parent: Job, batch: Batch, now: Micros) -> Move:

@@ -218,8 +218,8 @@ class Job(Wanted, Execution):
     parent_id: int | None = None
     child_name: str | None = None
     array_index: int | None = None
-    array_file: str | None = None
-    """File of the bundle whose line ``array_index``, from 0, is the task's."""
+    array_line: str | None = None
+    """Of the array's file, if it has one."""
     bundle_folder: str = ""
     """Folder of the bundle that is the job's root, ending in "/"; empty: the bundle's own root."""
     deferred: bool = False

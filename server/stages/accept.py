@@ -6,9 +6,9 @@ without its bundle; a small one is a row of the job's transaction.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,62 +35,17 @@ from server.domain.jobs import (
 )
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
+from server.stages.array_lines import array_lines
 from server.stages.stage import Stage
 from server.storage.contents import memory_file
 from server.storage.scratch import ScratchFile
 from server.store import bundles, records, requests, tokens
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
-from shared.files.bundles.reader import BundleReader
 from shared.files.names import BundleError
 from shared.files.opened import to_end
 from shared.principals import Principal
 from shared.settings.limits import lowered
-
-MAX_LINE: Final = 64 << 10
-"""Bytes. A line becomes a variable, of which Linux takes 128 KiB."""
-
-
-def lines(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The lines without their ends (LF or CRLF), empty ones too; memory for one line.
-
-    Args:
-        pieces: the content of the file.
-        name: of the file, for messages.
-
-    Raises:
-        BundleError: a line is too long, has a NUL or is not UTF-8, and so cannot be a variable.
-    """
-    rest, count = b"", 0
-    for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield _whole(line, name, count)
-            count += 1
-        _check(rest, name, count)
-    if rest:
-        yield _whole(rest, name, count)
-
-
-def _whole(line: bytes, name: str, number: int) -> bytes:
-    _check(line, name, number)
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        raise BundleError("line_not_utf8", f"line {number + 1} is not UTF-8", name) from None
-    return line.removesuffix(b"\r")
-
-
-def _check(line: bytes, name: str, number: int) -> None:
-    """Of a line that may go on, too."""
-    if len(line) > MAX_LINE + 1:
-        message = f"line {number + 1} is longer than {MAX_LINE} bytes"
-        raise BundleError("line_too_long", message, name)
-    if b"\0" in line:
-        raise BundleError("nul_in_line", f"line {number + 1} has a NUL character", name)
-
-
-_CHUNK: Final = 1 << 18
 
 
 async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) -> UploadRequest:
@@ -110,7 +65,7 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     if batch is not None and batch.file is not None:
         try:
             most = request.service.max_children
-            count = await count_lines(file, batch.file, most, bundle.content)
+            count = await _count_lines(file, batch.file, most, bundle.content)
         except BundleError as problem:
             raise invalid("array_file", str(problem)) from None
         if not count:
@@ -122,31 +77,16 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     return request if batch is request.batch else dataclasses.replace(request, batch=batch)
 
 
-async def count_lines(bundle: Path, name: str, most: int, content: bytes | None = None) -> int:
-    """How many lines a file of a sealed bundle has; counts no further than ``most`` + 1.
-
-    Args:
-        content: of the bundle, if it is in memory and not in the file.
-
-    Raises:
-        BundleError: there is no such file, or a line cannot be a task.
-        OSError
+async def _count_lines(bundle: Path, name: str, most: int, content: bytes | None) -> int:
+    """How many lines a file of a sealed bundle has; counts no further than ``most`` + 1. Raises as
+    :func:`array_lines`. ``content``: of the bundle, if it is in memory and not in the file.
     """
 
     def count(path: Path) -> int:
-        with BundleReader(path) as reader:
-            try:
-                text = reader.content(name, _CHUNK)
-            except KeyError:
-                raise BundleError("no_such_file", "the bundle has no such file", name) from None
-            number = 0
-            for number, _ in enumerate(lines(text, name), 1):
-                if number > most:
-                    break
-            return number
+        return sum(1 for _ in itertools.islice(array_lines(path, name), most + 1))
 
     if content is None:
-        return await asyncio.to_thread(count, bundle)
+        return await to_end(partial(count, bundle))
     with memory_file(content) as path:
         return await to_end(partial(count, path))
 

@@ -7,7 +7,9 @@ is decided when the last child has ended (:mod:`server.domain.batch`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,9 +18,10 @@ import structlog
 
 from server.domain import batch as rules
 from server.domain import ending
-from server.domain.batch import Batch, NewChild
-from server.domain.jobs import FileKind, Job
+from server.domain.batch import Batch
+from server.domain.jobs import Bundle, FileKind, Job
 from server.stages import deferral
+from server.stages.array_lines import array_lines
 from server.stages.stage import Core, Stage
 from server.store import batches, dependencies
 from shared.files.names import BundleError
@@ -87,16 +90,18 @@ class Batches(Stage):
             await self._end(parent, batch)
 
     async def _make(self, parent: Job, batch: Batch) -> None:
-        names: tuple[str, ...] = ()
-        if batch.bundle is not None:
-            async with self._contents.local_copy(FileKind.BUNDLE, batch.bundle) as path:
-                names = await to_end(partial(self._child_names, path))
+        names = await self._read(batch.bundle, self._child_names) if batch.bundle else ()
         while batch.made < batch.total:
-            children: list[NewChild] = (
-                rules.folders(names[batch.made : batch.made + _CHILDREN_AT_ONCE])
-                if batch.bundle is not None
-                else rules.tasks(batch, batch.made, _CHILDREN_AT_ONCE)
-            )
+            first, last = batch.made, batch.made + _CHILDREN_AT_ONCE
+            if batch.bundle is not None:
+                children = rules.folders(names[first:last])
+            else:
+                lines: tuple[str, ...] = ()
+                if batch.array_file is not None and parent.bundle is not None:
+                    work = partial(_some_lines, batch.array_file, first, last)
+                    with suppress(BundleError, FileNotFoundError):  # as the children will find it
+                        lines = await self._read(parent.bundle, work)
+                children = rules.tasks(batch, first, _CHILDREN_AT_ONCE, lines)
             message = f"a child of job {parent.id}"
             now = self._clock.now()
             if not await self._database.write(batches.make_children, batch, children, now, message):
@@ -108,6 +113,13 @@ class Batches(Stage):
             batch = made
         log.info("batch.made", job_id=parent.id, children=batch.total)
 
+    async def _read(
+        self, bundle: Bundle, work: Callable[[Path], tuple[str, ...]]
+    ) -> tuple[str, ...]:
+        """What a blocking function reads from a stored bundle."""
+        async with self._contents.local_copy(FileKind.BUNDLE, bundle) as path:
+            return await to_end(partial(work, path))
+
     async def _end(self, parent: Job, batch: Batch) -> None:
         failed = (
             await self._database.read(batches.failed_children, parent.id) if batch.failed else []
@@ -116,6 +128,10 @@ class Batches(Stage):
         move = rules.over(parent, batch, service, now, failed)
         if move is not None:
             await self._database.write(batches.end, move, batch)
+
+
+def _some_lines(name: str, first: int, last: int, bundle: Path) -> tuple[str, ...]:
+    return tuple(itertools.islice(array_lines(bundle, name), first, last))
 
 
 class Dependencies(Stage):

@@ -100,23 +100,24 @@ def insert_children(
 ) -> None:
     """Queue some children, with their tags and first events."""
     values: dict[str, Any] = {"parent": batch.parent_id, "at": at, "message": message}
-    values["array_file"] = batch.array_file
     own = batch.bundle and dataclasses.asdict(batch.bundle)
     values |= {name: own and own[name] for name in ("file", "size", "digest")}
     rows = []
     for n, child in enumerate(children):
         hold = None if n < without_hold else "parallel"
-        given = {"n": child.name, "i": child.array_index, "f": child.folder, "h": hold}
+        given = {"n": child.name, "i": child.array_index, "l": child.array_line}
+        given |= {"f": child.folder, "h": hold}
         values |= {f"{name}{n}": value for name, value in given.items()}
-        rows.append(f"(:n{n}, :i{n}, :f{n}, :h{n}, {n})")
+        rows.append(f"(:n{n}, :i{n}, :l{n}, :f{n}, :h{n}, {n})")
     added = tx.rows(
         f"""
-        WITH child (name, array_index, folder, hold, number) AS (VALUES {", ".join(rows)})
+        WITH child (name, array_index, array_line, folder, hold, number)
+        AS (VALUES {", ".join(rows)})
         INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
-                          array_index, array_file, bundle_folder, hold, bundle_file, bundle_size,
+                          array_index, array_line, bundle_folder, hold, bundle_file, bundle_size,
                           bundle_digest, inputs_from, {_COPIED})
         SELECT 'Queued', :at, :at, :message, parent.id, child.name,
-               parent.name || '[' || child.name || ']', child.array_index, :array_file,
+               parent.name || '[' || child.name || ']', child.array_index, child.array_line,
                child.folder, child.hold,
                coalesce(:file, bundle_file), coalesce(:size, bundle_size),
                coalesce(:digest, bundle_digest),

@@ -78,7 +78,7 @@ _1: Migration = (
         parent_id INTEGER REFERENCES jobs (id),
         child_name TEXT,
         array_index INTEGER,
-        array_file TEXT,
+        array_line TEXT,
         bundle_folder TEXT NOT NULL DEFAULT '',
         deferred INTEGER NOT NULL DEFAULT 0,
         gather INTEGER NOT NULL DEFAULT 0,

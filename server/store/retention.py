@@ -65,6 +65,7 @@ def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]
     ids = [job.id for move in moves if (job := jobs.move(tx, move)) is not None]
     params = among(ids)
     tx.rows(f"DELETE FROM idempotency_keys WHERE job_id {AMONG}", params)  # noqa: S608
+    tx.rows(f"UPDATE jobs SET array_line = NULL WHERE id {AMONG}", params)  # noqa: S608
     # The children of a batch go with their parent, which is never queued again.
     sql = f"UPDATE batches SET rest_after = 0 WHERE parent_id {AMONG} AND made > 0"  # noqa: S608
     tx.rows(sql, params)

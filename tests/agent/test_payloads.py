@@ -342,7 +342,7 @@ EVERYTHING = {
     "heartbeat_timeout_s": 5.0,
     "folder": "part/",
     "entry": "go.sh",
-    "array": {"index": 0, "file": "lines"},
+    "array": {"index": 0, "line": "one"},
     "env": {"TOKEN": "secret"},
     "on_shutdown": "continue",
     "outputs": ["*.txt"],
@@ -362,7 +362,7 @@ async def test_what_it_says_is_the_same_after_a_restart(tmp_path, monkeypatch, k
         return all_of_them["seq"], all_of_them["payloads"], keys
 
     async with calling(tmp_path / str(kept)) as agent:
-        files = {"part/go.sh": b"x", "part/lines": b"one\n", "run.sh": b""}
+        files = {"part/go.sh": b"x", "run.sh": b""}
         _, payload = await agent.submit("1.1", files, **EVERYTHING)
         process = await agent.sandbox.process("1.3")
         process.log(b"::progress value=1,total=2::half\n::output name=a::b\n", b"oh\n")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from server.stages import batches
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import RUN
@@ -118,17 +119,35 @@ async def test_an_array_has_no_more_tasks_than_allowed_and_no_more_lines_are_cou
     assert (found, reply["code"], "9 tasks" in reply["message"]) == (400, "invalid_array", True)
 
 
-@each("content, count", [(b"a", 1), (b"a\n\nb", 3), (b"\n", 1), (b"a\r\nb\r\n", 2)])
+@each(
+    "content, lines",
+    [
+        (b"a", ["a"]),
+        (b"a b\n\n\xc3\xbc", ["a b", "", "ü"]),
+        (b"\n", [""]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+    ],
+)
 async def test_each_line_is_a_task_of_a_service_that_is_not_paused(
-    place: Place, content: bytes, count: int
+    place: Place, monkeypatch, content: bytes, lines: list[str]
 ) -> None:
+    monkeypatch.setattr(batches, "_CHILDREN_AT_ONCE", 2)
+    found = dict[str, str]()
+
+    def script(process: FakeProcess) -> None:
+        env = process.launch.env
+        found[env["FERRYMAN_ARRAY_INDEX"]] = env["FERRYMAN_ARRAY_LINE"]
+        process.finish()
+
+    place.does(script)
     await place.api("POST", f"/services/{place.service}/pause")
     parent = await place.upload({"run.sh": RUN, "p": content}, array_file="p")
     assert (await place.api("GET", f"/jobs/{parent}"))["status"] == "Queued"
     assert await children(place, parent) == []
     await place.api("POST", f"/services/{place.service}/resume")
     job = await place.job(parent)
-    assert (job["status"], job["children"]["total"]) == ("Completed", count)
+    assert (job["status"], job["children"]["total"]) == ("Completed", len(lines))
+    assert found == {str(number): line for number, line in enumerate(lines)}
 
 
 async def test_a_parent_fails_once_all_have_ended_and_gathers_what_completed(place: Place) -> None:

@@ -16,7 +16,7 @@ from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.store import batches, children, queue, retention
 from server.store.pages import Filter
 from shared.wire import JobState
-from tests.kit.store import Store, claim, new, service
+from tests.kit.store import Store, claim, clean, end, new, service
 
 SERVICE = service()
 HERE = [Candidate("node", 100)]
@@ -80,6 +80,17 @@ async def test_a_child_is_as_its_parent_asked(jobs: Store) -> None:
     tagged, _ = await jobs.page(Filter(tag="t"), None, 10)
     assert len(tagged) == 4
     await jobs.check()
+
+
+async def test_the_line_of_a_task_goes_with_its_files(jobs: Store) -> None:
+    parent = await array(jobs, 2, made=0, file="p")
+    seen = await batch_of(jobs, parent)
+    tasks = rules.tasks(seen, 0, 2, ["secret one", "two"])
+    assert await jobs.make_children(seen, tasks, 30, "of an array")
+    first, _ = await jobs.children_of(parent)
+    assert first.array_line == "secret one"
+    assert await jobs.clean([clean(await jobs.moved(end(first, JobState.CANCELLED)))]) == (1, [])
+    assert [one.array_line for one in await jobs.children_of(parent)] == [None, "two"]
 
 
 async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: Store) -> None:
