@@ -22,7 +22,7 @@ from server.domain.batch import Batch
 from server.domain.jobs import Bundle, FileKind, Job
 from server.stages import deferral
 from server.stages.array_lines import array_lines
-from server.stages.stage import Core, Stage
+from server.stages.stage import Stage
 from server.store import batches, dependencies
 from shared.files.names import BundleError
 from shared.files.opened import to_end
@@ -34,17 +34,7 @@ _CHILDREN_AT_ONCE: Final = 1_000
 
 
 class Batches(Stage):
-    """Begins and ends batches. ``child_names``: reads the children's names from their bundle;
-    blocking.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        child_names: Callable[[Path], tuple[str, ...]] = deferral.child_names,
-    ) -> None:
-        super().__init__(core)
-        self._child_names = child_names
+    """Begins and ends batches."""
 
     async def run_once(self) -> int:
         """Do what is to be done for each parent; how many there were."""
@@ -90,7 +80,7 @@ class Batches(Stage):
             await self._end(parent, batch)
 
     async def _make(self, parent: Job, batch: Batch) -> None:
-        names = await self._read(batch.bundle, self._child_names) if batch.bundle else ()
+        names = await self._read(batch.bundle, deferral.child_names) if batch.bundle else ()
         while batch.made < batch.total:
             first, last = batch.made, batch.made + _CHILDREN_AT_ONCE
             if batch.bundle is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Final
 
 from server.domain import batch
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
-from server.stages.stage import Core, Stage
+from server.stages.stage import Stage
 from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
 from server.store import batches
@@ -112,12 +112,6 @@ def child_names(bundle: Path) -> tuple[str, ...]:
 class Deferral(Stage):
     """Takes the children out of a result that was just stored."""
 
-    def __init__(
-        self, core: Core, children_of: Callable[..., Awaitable[Children]] = children_of
-    ) -> None:
-        super().__init__(core)
-        self._children_of = children_of
-
     async def __call__(self, job: Job, ended: Move, result: Result) -> Move | bool:
         """Defer the job. Raises OSError.
 
@@ -139,7 +133,7 @@ class Deferral(Stage):
         async with self._scratch.file() as content:
             most = self._service(job.service).max_children
             try:
-                children = await self._children_of(
+                children = await children_of(
                     self._contents, result, content, most=most, max_bytes=job.limits.disk
                 )
             except BundleError as problem:

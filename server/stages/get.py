@@ -18,18 +18,23 @@ import structlog
 
 from server.agents.agent import Agent
 from server.domain import ending, outcome, states
-from server.domain.agents import AgentError
+from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.jobs import ROW_BYTES, Attempt, FileKind, Job, Move, Result
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.inbox import Inbox, Report, Which
 from server.stages.progress import Progress
-from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_full, not_stored
+from server.stages.results import (
+    UNCHECKED,
+    WAITS_FOR_ROOM,
+    NoRoom,
+    Results,
+    is_disk_full,
+    not_stored,
+)
 from server.stages.stage import Core, Stage
-from server.stages.unexpected_payloads import UnexpectedPayloads
 from server.store import attempts, jobs
-from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.sqlite.files import DatabaseUnavailable
@@ -39,8 +44,7 @@ from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 log = structlog.get_logger()
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
-Rule = Callable[[Job, PayloadDoc], Move | None]
-"""The move of a job to where its payload is."""
+_MAX_DISCARDS: Final = 8  # of one agent at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,81 +64,6 @@ class Settled:
     expected: bool = True
     job: Job | None = None
     attempt: Attempt | None = None
-
-
-def settle(
-    tx: Tx,
-    agent: Agent,
-    key: AttemptKey,
-    payload: PayloadDoc,
-    result: Result | None,
-    rule: Rule,
-    lost: Callable[[Job], Move],
-) -> Settled:
-    """Move the job to where its payload is, as it is now, with its result if it has ended.
-
-    Args:
-        result: as it is stored; None: it is not, or there is none.
-        lost: the move of a job whose agent has another bundle under its key.
-    """
-    job, attempt, believed = _job(tx, key), None, False
-    if job is not None and job.key == key and job.state in states.HOLDS_SLOT and not job.deferred:
-        if job.agent != agent.name:
-            # Its own agent says what becomes of it. Nothing here is killed or deleted: this may be
-            # that agent, and the job as it was before the agent was renamed.
-            log.warning("payload.refused", agent=agent.name, key=payload.key, of=job.agent)
-            return Settled(payload)
-        believed = outcome.is_of(job, payload, agent.name)
-        if not believed and job.bundle is not None:
-            # The agent has another bundle under the job's key, so it has no payload of the job.
-            log.error("payload.other_bundle", agent=agent.name, job_id=job.id, attempt=job.attempt)
-            if job.state in states.AT_AGENT:
-                jobs.move(tx, lost(job))
-    elif job is not None:
-        attempt = _attempt(tx, key)
-        if attempt is not None:
-            believed = outcome.is_of(job, payload, agent.name, agent.agent_id, attempt)
-    if job is None or not believed or job.key != key or not outcome.expects(job, payload):
-        of = (job, attempt) if believed else (None, None)
-        return Settled(payload, False, False, *of)
-    payload = outcome.bounded(job, payload)
-    move = rule(job, payload)
-    if move is None:
-        return Settled(payload, True, True, job)
-    if payload.status in outcome.ENDED:
-        if outcome.left_children(payload) or (payload.result is not None and result is None):
-            return Settled(payload, False, True, job)
-        if result is not None:
-            move = dataclasses.replace(move, facts={**move.facts, "result": result})
-    return Settled(payload, True, True, jobs.move(tx, move))
-
-
-def show_as_unknown(
-    tx: Tx, agent: str, key: AttemptKey, payload: PayloadDoc, message: str, now: Micros, rule: Rule
-) -> None:
-    """Let the job whose payload cannot be followed be Unknown. One whose end was reported before
-    its start was written down is moved there first.
-    """
-    job = _job(tx, key)
-    if job is None or not outcome.is_of(job, payload, agent) or job.deferred:
-        return
-    if job.state is JobState.PROCESSING:
-        status = PayloadState.PREPARED if payload.started_at is None else PayloadState.RUNNING
-        move = rule(job, payload.model_copy(update={"status": status, "result": None}))
-        job = (jobs.move(tx, move) if move is not None else None) or job
-    if JobState.UNKNOWN in states.NEXT[job.state]:
-        jobs.move(tx, outcome.unknown(job, now, message))
-
-
-def give_up(
-    tx: Tx, agent: str, key: AttemptKey, payload: PayloadDoc, lost: Callable[[Job], Move]
-) -> None:
-    """Let the attempt be lost whose end cannot be followed, if its job still waits for it."""
-    job = _job(tx, key)
-    if job is None or job.deferred or job.state not in states.HOLDS_SLOT:
-        return
-    if outcome.is_of(job, payload, agent):
-        jobs.move(tx, lost(job))
 
 
 def _job(tx: Tx, key: AttemptKey) -> Job | None:
@@ -157,19 +86,17 @@ class Get(Stage):
 
     Args:
         report_delay_s: so long a report waits for a newer one, which may make it needless.
-        deferral: what becomes of a job that left children.
     """
 
-    def __init__(
-        self, core: Core, report_delay_s: float = 0.0, deferral: Deferral | None = None
-    ) -> None:
+    def __init__(self, core: Core, report_delay_s: float) -> None:
         super().__init__(core)
-        self._deferral = deferral or Deferral(core)
+        self._deferral = Deferral(core)
         self.inbox = Inbox(report_delay_s, core.clock, core.wakeups.sender.set)
         self.results = Results(core.contents, core.scratch, core.clock, core.wakeups.send)
         self.progress = Progress(core)
-        self._unexpected = UnexpectedPayloads(core, self.results)
         self._tasks = AgentTasks[Which]("payload.failed")
+        self._discards: dict[str, asyncio.Semaphore] = {}
+        """agent -> its share of kills and acknowledgements of payloads that no job waits for"""
 
     async def receive(
         self, agent: Agent, payload: PayloadDoc, result: bytes | None = None, size: int = 0
@@ -216,11 +143,11 @@ class Get(Stage):
 
         def rule(now: Job) -> Move | None:
             is_same = now.key == job.key and now.state in states.HOLDS_SLOT and not now.deferred
-            return self._lost(message, now) if is_same else None
+            return self._lost(now, message) if is_same else None
 
         await self._database.write(jobs.change, job.id, rule)
 
-    def _lost(self, message: str, job: Job) -> Move:
+    def _lost(self, job: Job, message: str) -> Move:
         return self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
 
     async def advance(
@@ -231,7 +158,8 @@ class Get(Stage):
         Returns:
             False: the job was no longer as given; nothing was changed.
         """
-        settled = await self._settle(agent, job.key, payload, result)
+        report = Report(agent, payload, job.key, 0.0)
+        settled = await self._database.submit(self._follow, report, payload, result)
         return settled.is_done and settled.expected
 
     # -- in a round
@@ -246,27 +174,59 @@ class Get(Stage):
             if has_room and (content := report.result) is not None:
                 name = self._storage.new_name()
                 result = Result(name, announced.size, announced.sha256, announced.inputs, content)
-        return self._settle(report.agent, report.key, report.payload, result, report.taken_at)
+        return self._database.submit(self._follow, report, report.payload, result)
 
-    def _settle(
-        self,
-        agent: Agent,
-        key: AttemptKey,
-        payload: PayloadDoc,
-        result: Result | None,
-        taken_at: Micros | None = None,
-    ) -> asyncio.Future[Settled]:
-        rule = self._rule(agent, taken_at)
-        what = f"agent {agent.name} has another bundle under the job's key"
-        lost = functools.partial(self._lost, what)
-        return self._database.submit(settle, agent, key, payload, result, rule, lost)
+    def _follow(
+        self, tx: Tx, report: Report, payload: PayloadDoc, result: Result | None
+    ) -> Settled:
+        """Move the job to where its payload is, as it is now, with its result if it has ended.
 
-    def _rule(self, agent: Agent, taken_at: Micros | None) -> Rule:
-        def rule(job: Job, payload: PayloadDoc) -> Move | None:
-            service, now = self._service(job.service), self._clock.now()
-            return outcome.advance(job, payload, service, now, agent.name, self._uniform, taken_at)
+        Args:
+            payload: the report's, or what of it is believed.
+            result: as it is stored; None: it is not, or there is none.
+        """
+        agent, key = report.agent, report.key
+        job, attempt, believed = _job(tx, key), None, False
+        if (
+            job is not None
+            and job.key == key
+            and job.state in states.HOLDS_SLOT
+            and not job.deferred
+        ):
+            if job.agent != agent.name:
+                # Its own agent says what becomes of it. Nothing here is killed or deleted: this may
+                # be that agent, and the job as it was before the agent was renamed.
+                log.warning("payload.refused", agent=agent.name, key=payload.key, of=job.agent)
+                return Settled(payload)
+            believed = outcome.is_of(job, payload, agent.name)
+            if not believed and job.bundle is not None:
+                # The agent has another bundle under the job's key, so it has no payload of the job.
+                at = {"agent": agent.name, "job_id": job.id, "attempt": job.attempt}
+                log.error("payload.other_bundle", **at)
+                if job.state in states.AT_AGENT:
+                    what = f"agent {agent.name} has another bundle under the job's key"
+                    jobs.move(tx, self._lost(job, what))
+        elif job is not None:
+            attempt = _attempt(tx, key)
+            if attempt is not None:
+                believed = outcome.is_of(job, payload, agent.name, agent.agent_id, attempt)
+        if job is None or not believed or job.key != key or not outcome.expects(job, payload):
+            of = (job, attempt) if believed else (None, None)
+            return Settled(payload, False, False, *of)
+        payload = outcome.bounded(job, payload)
+        move = self._advance(job, report, payload)
+        if move is None:
+            return Settled(payload, True, True, job)
+        if payload.status in outcome.ENDED:
+            if outcome.left_children(payload) or (payload.result is not None and result is None):
+                return Settled(payload, False, True, job)
+            if result is not None:
+                move = dataclasses.replace(move, facts={**move.facts, "result": result})
+        return Settled(payload, True, True, jobs.move(tx, move))
 
-        return rule
+    def _advance(self, job: Job, report: Report, payload: PayloadDoc) -> Move | None:
+        service, now, agent = self._service(job.service), self._clock.now(), report.agent.name
+        return outcome.advance(job, payload, service, now, agent, self._uniform, report.taken_at)
 
     def settled(self, report: Report, answer: Settled | BaseException) -> None:
         """Go on once the change was made: acknowledge what has ended, fetch what did not come."""
@@ -305,8 +265,7 @@ class Get(Stage):
             if answer.is_done:
                 await agent.acknowledge(payload.id, payload.key)
             elif not answer.expected:
-                of = answer.job, answer.attempt
-                await self._unexpected.end(agent, report.key, answer.payload, report.result, *of)
+                await self._end_unexpected(report, answer)
             elif not await self._end(report, answer):
                 self.inbox.again(report, 0.0)  # somebody else moved the job meanwhile
                 return
@@ -343,9 +302,9 @@ class Get(Stage):
         self, report: Report, job: Job, payload: PayloadDoc, result: Result | None
     ) -> bool:
         if result is None or not outcome.left_children(payload):
-            how = report.agent, job.key, payload, result, report.taken_at
-            return (await self._settle(*how)).is_done
-        move = self._rule(report.agent, report.taken_at)(job, payload)
+            settled = await self._database.submit(self._follow, report, payload, result)
+            return settled.is_done
+        move = self._advance(job, report, payload)
         assert move is not None, "it has not ended"
         move = dataclasses.replace(move, facts={**move.facts, "result": result})
         deferred = await self._deferral(job, move, result)
@@ -394,10 +353,16 @@ class Get(Stage):
         failing_s = now - report.failing_since
         if failing_s > self._settings.server.agent_lost_after and isinstance(problem, AgentError):
             what = f"its result could not be fetched for {say_duration(failing_s)}: {problem}"
-            lost = functools.partial(self._lost, what)
             with suppress(DatabaseUnavailable):
-                name, payload = report.agent.name, report.payload
-                await self._database.write(give_up, name, report.key, payload, lost)
+                await self._database.write(self._give_up, report, what)
+
+    def _give_up(self, tx: Tx, report: Report, message: str) -> None:
+        """Let the attempt be lost whose end cannot be followed, if its job still waits for it."""
+        job = _job(tx, report.key)
+        if job is None or job.deferred or job.state not in states.HOLDS_SLOT:
+            return
+        if outcome.is_of(job, report.payload, report.agent.name):
+            jobs.move(tx, self._lost(job, message))
 
     async def _wait_for_room(self, report: Report, problem: OSError) -> None:
         """Until the result may be tried again. Its job says so, unless it is only for a moment."""
@@ -409,11 +374,67 @@ class Get(Stage):
 
     async def _show_as_unknown(self, report: Report, message: str) -> None:
         """If that can be done: trying again does not depend on it."""
-        agent, payload, now = report.agent, report.payload, self._clock.now()
-        rule = self._rule(agent, report.taken_at)
         try:
-            await self._database.write(
-                show_as_unknown, agent.name, report.key, payload, message, now, rule
-            )
+            await self._database.write(self._be_unknown, report, message)
         except Exception:
-            log.exception("payload.not_shown_as_unknown", key=payload.key)
+            log.exception("payload.not_shown_as_unknown", key=report.payload.key)
+
+    def _be_unknown(self, tx: Tx, report: Report, message: str) -> None:
+        """One whose end was reported before its start was written down is moved there first."""
+        job, payload = _job(tx, report.key), report.payload
+        if job is None or not outcome.is_of(job, payload, report.agent.name) or job.deferred:
+            return
+        if job.state is JobState.PROCESSING:
+            status = PayloadState.PREPARED if payload.started_at is None else PayloadState.RUNNING
+            started = payload.model_copy(update={"status": status, "result": None})
+            move = self._advance(job, report, started)
+            job = (jobs.move(tx, move) if move is not None else None) or job
+        if JobState.UNKNOWN in states.NEXT[job.state]:
+            jobs.move(tx, outcome.unknown(job, self._clock.now(), message))
+
+    # -- payloads that no job waits for
+
+    async def _end_unexpected(self, report: Report, answer: Settled) -> None:
+        """End the payload, keep what it left, and let the agent delete it."""
+        agent, payload = report.agent, answer.payload
+        job, attempt = answer.job, answer.attempt
+        discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
+        if payload.status not in outcome.ENDED:
+            log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
+            with suppress(NoSuchPayload):
+                async with discards:
+                    await agent.kill(payload.id, payload.key)
+            return  # the agent reports its end
+        kept = False
+        lacks_result = attempt is not None and attempt.ended_at is not None and not attempt.result
+        if lacks_result and job is not None:
+            payload = outcome.bounded(job, payload)
+            if payload.result is not None and payload.result.size > UNCHECKED:
+                payload = await self._fitting(report, payload, job)
+        if lacks_result and payload.result is not None:
+            async with self._storage.pending(FileKind.RESULT) as pending:
+                result = await self.results.fetch(agent, payload, report.result, pending)
+                kept = await self._database.write(attempts.attach_result, report.key, result)
+                if kept:
+                    pending.commit()
+        if not kept and (job is None or job.state not in states.ENDED):
+            why = "no job waits for it" if job is None else f"its job is {job.state} by now"
+            log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
+        async with discards:
+            await agent.acknowledge(payload.id, payload.key)
+
+    async def _fitting(self, report: Report, payload: PayloadDoc, job: Job) -> PayloadDoc:
+        """The payload; without its result if there is no room, and its job was cancelled: then
+        nobody waits for it. Raises NoRoom: it has to wait.
+        """
+        payload = outcome.fitting(payload, await self.results.waiting.most())
+        if payload.result is not None:
+            try:
+                await self.results.waiting.check(report.which, payload.result.size)
+            except NoRoom as full:
+                if full.is_brief or job.state is not JobState.CANCELLED:
+                    raise
+                name = report.agent.name
+                log.warning("payload.dropped", agent=name, key=payload.key, why=str(full))
+                payload = payload.model_copy(update={"result": None})
+        return payload

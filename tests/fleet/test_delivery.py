@@ -18,7 +18,7 @@ from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.errors import BadField
 from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
-from server.stages import inbox, unexpected_payloads
+from server.stages import get, inbox
 from server.stages.results import NoRoom
 from server.stages.waiting import why_waiting
 from server.store import jobs as store_jobs
@@ -438,7 +438,7 @@ class Flood:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inbox, "_MAX_PLACES", 3)
-        monkeypatch.setattr(unexpected_payloads, "_MAX_DISCARDS", 2)
+        monkeypatch.setattr(get, "_MAX_DISCARDS", 2)
         self.world, self.agent = world, world.agents[0]
         self.go, self.asked, self.now = asyncio.Event(), list[int](), Counter[str]()
         self.agent.acknowledge = self._acknowledge  # type: ignore[method-assign]

@@ -18,12 +18,13 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
+from server.stages import deferral
 from server.stages.accept import Accept
 from server.stages.batches import Batches, Dependencies
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean, recover
-from server.stages.deferral import Children, Deferral
+from server.stages.deferral import Children
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
@@ -154,6 +155,8 @@ class World:
             mock.patch.object(folder, "asyncio", stand_in),
             mock.patch.object(contents, "asyncio", stand_in),
             mock.patch.object(scratch, "asyncio", stand_in),
+            mock.patch.object(deferral, "children_of", self.children_of),
+            mock.patch.object(deferral, "child_names", return_value=CHILDREN),
         ):
             yield
 
@@ -189,7 +192,7 @@ class World:
         )
         self.contents = core.contents
         self.accept = Accept(core)
-        self.get = Get(core, self.report_delay_s, Deferral(core, self.children_of))
+        self.get = Get(core, self.report_delay_s)
         self.poll = Poll(core, self.get)
         self.deliver = Deliver(core, self.get)
         inputs: Any = self.deliver._inputs
@@ -198,7 +201,7 @@ class World:
         self.cancel = Cancel(core, self.get)
         self.schedules = Schedules(core, self.accept)
         await self.schedules.load()
-        self.batches = Batches(core, child_names=lambda _: CHILDREN)
+        self.batches = Batches(core)
         self.dependencies = Dependencies(core)
         self.delete = Delete(core, self.cancel)
         self.retry = RetryByHand(core)

@@ -117,7 +117,7 @@ async def test_what_could_not_be_written_until_its_agent_went_is_asked_for(
     job_id, agent, payload = await sent(world)
     key = (await world.jobs.get(job_id)).key
     with monkeypatch.context() as patch:
-        patch.setattr("server.stages.get.settle", Mock(side_effect=OSError("no space")))
+        patch.setattr("server.stages.get.Get._follow", Mock(side_effect=OSError("no space")))
         agent.up = False
         world.registry.mark_down(agent, "gone")
         await world.clock.advance(DELAY_S)

@@ -67,7 +67,7 @@ class World:
     def cleaner(self) -> Clean:
         own = {"storage": self.storage, "clock": self.clock, "wakeups": self.wakeups}
         how = core(jobs=self.jobs, services=SERVICES, **own)
-        self.delete = Delete(how, Cancel(how, Get(how)))
+        self.delete = Delete(how, Cancel(how, Get(how, 0.0)))
         return Clean(how, self.delete, self.keep)
 
     async def add(self, service: str = "short", key: str | None = None) -> Job:
