@@ -62,8 +62,8 @@ def connection_limits(open_files: int, *, own: int = 0) -> ConnectionLimits:
         own: descriptors that the program needs for itself, at least.
     """
     reserved = max(_MIN_RESERVED, own, min(open_files // 4, _MAX_RESERVED))
-    # Three of four requests have a file open, too.
-    fitting = max(8, (open_files - reserved) * 4 // 7)
+    # Three of four requests have two files open, too: a result is sent with files of its bundle.
+    fitting = max(8, (open_files - reserved) * 2 // 5)
     connections = min(MAX_CONNECTIONS, fitting)
     requests = max(1, connections * 3 // 4)
     return ConnectionLimits(

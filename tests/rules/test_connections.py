@@ -92,7 +92,7 @@ def test_descriptors_are_left_for_the_files_of_requests_and_for_own_files(files,
     assert limits.waits_per_caller <= limits.waits <= limits.requests < limits.connections
     assert limits.per_peer < limits.connections
     if files >= 256 and files > 2 * own:
-        assert files - limits.connections - limits.requests >= max(own, 64)
+        assert files - limits.connections - 2 * limits.requests >= max(own, 64)
 
 
 def test_costly_reading_gets_a_quarter_of_the_time_all_together():
