@@ -19,12 +19,8 @@ from tests.kit.warm import Place, module_folder, place, warm
 
 __all__ = ["module_folder", "place", "warm"]
 
-OPERATOR, ANN, PORTAL = "the-operators-token", "the-token-of-ann", "the-token-of-a-portal"
-PRINCIPALS = {
-    OPERATOR: Principal("operator", Role.OPERATOR),
-    ANN: Principal("ann-laptop", Role.USER, "ann"),
-    PORTAL: Principal("portal", Role.PORTAL),
-}
+OPERATOR = "the-operators-token"
+PRINCIPALS = {OPERATOR: Principal("operator", Role.OPERATOR)}
 
 Ferryman = Callable[..., Awaitable[Said]]
 

@@ -12,7 +12,7 @@ import pytest
 
 from ferryman import Client, JobState, errors, verify_webhook
 from tests.client import conftest
-from tests.client.conftest import ANN, OPERATOR, PORTAL, both
+from tests.client.conftest import OPERATOR, both
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place
 from tests.kit.webhook_receiver import receiving
@@ -368,27 +368,6 @@ async def test_without_a_number_all_events_begin_now(place):
             assert len(made) < 20
         assert (await first).job_id in made
         await live.aclose()
-
-
-async def test_a_user_needs_no_more_than_a_token(place, bundle, tmp_path):
-    async with Client(place.url, token=ANN) as client:
-        job = await client.submit(bundle, service=place.service)
-        states = [event.status async for event in client.events(job.id)]
-        result = await client.wait(job.id)
-        assert (result.user_id, result.status, states[-1]) == ("ann", "Completed", "Completed")
-        assert (await result.save(tmp_path / "out") / "run.sh").is_file()
-    async with Client(place.url, token=PORTAL, act_as="bob") as portal:
-        job = await portal.submit(RUN, service=place.service)
-        assert (await portal.status(job.id)).user_id == "bob"
-        assert [one.user_id async for one in portal.jobs()] == ["bob"]
-    async with Client(place.url, token=PORTAL) as portal:
-        with pytest.raises(errors.Refused, match="user_id"):
-            await portal.submit(RUN, service=place.service)
-    async with Client(place.url, user="ada") as nobody:
-        assert (await nobody.health()).status == "ok"
-        for call in (nobody.status(1), nobody.services(), nobody.submit(RUN, service="s")):
-            with pytest.raises(errors.NotAllowed):
-                await call
 
 
 async def test_jobs_are_done_to_many_at_once(run, place):

@@ -8,7 +8,6 @@ import pytest
 from ferryman import BadArgument, Client, Conflict, NotAllowed, NotFound, Refused
 from tests.client import conftest
 from tests.client.conftest import OPERATOR
-from tests.kit.each import each
 from tests.kit.server_http import RUN
 from tests.kit.warm import Place
 
@@ -142,23 +141,3 @@ async def test_a_link_that_logs_in_is_printed(run, place):
     assert printed.err.startswith("it logs in once, until ")
     parsed = await run("dashboard", "--json")
     assert (parsed.code, parsed.err, set(json.loads(parsed.out))) == (0, "", {"url", "expires_at"})
-
-
-@each(
-    ("words", "code", "why"),
-    [
-        ("token create a,b", 65, "1 to 64 characters"),
-        ("token create ann --role boss", 65, "user, portal, operator, agent"),
-        ("token create ann --expires-in soon", 65, "'soon' is not a duration"),
-        ("token revoke nothing", 1, "no token with the id 'nothing'"),
-        ("token rotate nothing", 1, "no token with the id 'nothing'"),
-        ("audit --since yesterday", 65, "Invalid since"),
-        ("ticket --user ann --field tags", 2, "write NAME=TEXT"),
-        ("ticket --user ann --service none", 65, "this server has: "),
-        ("link 1 a --result", 2, "give one of them"),
-        ("link 99999999", 1, "99999999"),
-    ],
-)
-async def test_a_refusal_is_one_sentence(run, words, code, why):
-    said = await run(*words.split())
-    assert (said.code, said.out, why in said.err) == (code, "", True), said.err

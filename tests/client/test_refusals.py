@@ -119,6 +119,8 @@ DURATION = "such as 90s, 1h30m or 10d"
         ("SUBMIT -o - --json", "--json"),
         ("SUBMIT --exclude /", "/"),
         *((f"status {number}", "is not the number of a job") for number in ("x", 0, 1.5, "9" * 30)),
+        ("ticket --user ann --field tags", "write NAME=TEXT"),
+        ("link 1 a --result", "give one of them"),
         ("list --state broken", "--state broken: there are Queued, "),
         ("list --state fail", "did you mean Failed? there are Queued, "),
         *((f"list --token s3cr{one}", "ferryman: the token has ") for one in "\r\u00f6\n"),

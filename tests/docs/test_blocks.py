@@ -101,15 +101,23 @@ def test_each_command_of_the_checklist_shows_what_its_page_says(tmp_path):
     assert count >= 10
 
 
-def test_settings_and_variables_in_the_guide_are_settings(tmp_path, monkeypatch):
-    examples = [block for block in blocks("docs/operate.md") if block.kind == "toml test"]
-    assert len(examples) >= 2
+URLS = {
+    f"SERVICE_DOCKING_{name}_URL": f"http://client:9000/{name}"
+    for name in ("UPLOAD", "DOWNLOAD", "TERMINATE")
+}
+"""As docs/from-job-orchestrator.md goes on with them."""
+
+
+def test_settings_and_variables_of_pages_are_settings(tmp_path, monkeypatch):
+    pages = ("docs/operate.md", "docs/from-job-orchestrator.md")
+    examples = [block for page in pages for block in blocks(page) if block.kind == "toml test"]
+    assert len(examples) >= 5
     for block in examples:
         file = tmp_path / "example.toml"
         file.write_text(block.text)
         if "agent" in tomllib.loads(block.text):
             client_agent.settings.agent.load(file, {}, {})
-        server.settings.load.read(file, {}, {})
+        server.settings.load.read(file, {}, URLS)
     text = (ROOT / "docs/operate.md").read_text()
     for variable, value in re.findall(r"`(FERRYMAN_[A-Za-z_]+)='?([^`']+)'?`", text):
         monkeypatch.setenv(variable, value)

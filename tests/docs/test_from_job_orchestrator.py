@@ -11,9 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-import client_agent.settings.agent
 from server.settings import load
-from tests.docs.conftest import blocks
 from tests.kit.agent_http import AgentClient, calling
 from tests.kit.dev_program import ROOT
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -25,12 +23,12 @@ PAGE = (ROOT / "docs/from-job-orchestrator.md").read_text()
 STEPS = re.findall(r"^## Step (\d)", PAGE, re.MULTILINE)
 
 
-def variables(client: str, service: str = "MY_SERVICE") -> dict[str, str]:
+def variables(client: str) -> dict[str, str]:
     """The compose file's, which both servers are given."""
     routes = {"UPLOAD": "submit", "DOWNLOAD": "retrieve", "TERMINATE": "kill"}
     found = {f"{name}_URL": f"{client}/{route}" for name, route in routes.items() if client}
     found |= {"RUNS_PER_USER": "8", "MAX_RUNS": "8"}
-    return {f"SERVICE_{service}_{name}": text for name, text in found.items()}
+    return {f"SERVICE_MY_SERVICE_{name}": text for name, text in found.items()}
 
 
 class FormerServer:
@@ -100,21 +98,7 @@ async def running(agent: AgentClient) -> FakeProcess:
     return process
 
 
-def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
-    for block in blocks("docs/from-job-orchestrator.md"):
-        if block.kind == "toml test":
-            file = tmp_path / "example.toml"
-            file.write_text(block.text)
-            if "[agent]" in block.text:
-                found = client_agent.settings.agent.load(file, {}, {})
-                assert found.services == ("docking",)
-            else:
-                environ = variables("http://client:9000", "DOCKING") | {"PORT": "5001"}
-                read = load.read(file, {}, environ)
-                assert (read.server.port, sorted(read.agents)) == (5001, ["docking", "node-1"])
-
-
-@pytest.mark.slow  # the quick one: test_the_settings_of_the_page_are_settings
+@pytest.mark.slow  # the quick ones: tests/fleet/test_job_orchestrator_client.py
 async def test_the_steps_of_the_page(tmp_path: Path) -> None:
     assert STEPS == ["1", "2", "3", "4", "5"]
     client = FakeOrchestrator(then="Running")

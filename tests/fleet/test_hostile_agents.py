@@ -187,7 +187,7 @@ async def test_who_lists_anothers_attempt_after_a_restart_does_not_get_it(tmp_pa
             liar.id, honest.trick = honest.id, late
         held = honest.held(f"{job_id}.1")
         after = afterwards(held)
-        liar.payloads = {one.id: one for one in (forged(held), after)}
+        liar.model.payloads = {one.id: one for one in (forged(held), after)}
         async with serving(tmp_path, honest, liar) as caller:
             await liar.until(lambda: after.status == "Cleaned")
             job = await caller.job(job_id, until="Running")

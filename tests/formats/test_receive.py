@@ -14,7 +14,8 @@ import pytest
 
 from shared.files.bundles import reader
 from shared.files.bundles.format import BundleSummary
-from shared.multipart.parser import FormLimits, FormRefused
+from shared.files.names import BundleError
+from shared.multipart.parser import FilePart, FormLimits, FormRefused
 from shared.multipart.receive import BATCH, FIRST_BATCH, Received, receive
 from shared.multipart.sinks import RawSink
 from tests.kit.each import each
@@ -26,7 +27,6 @@ from tests.kit.raw_archives import (
     in_pieces,
     part,
     tarred,
-    text_part,
     unpacked,
     write_bundle,
     zipped,
@@ -119,47 +119,36 @@ async def test_a_form_becomes_the_bundle_that_was_meant(tmp_path, parts, how, fi
 # ---------------------------------------------------------------------------- a sealed bundle
 
 
-async def raw(folder: Path, *parts: bytes, piece: int = 1 << 16) -> Received:
-    def on_first_file(fields):
-        assert fields == {"order": "{}"}
-        return RawSink(folder / "s", max_bytes=MIB)
-
-    body = form_of(text_part("order", "{}"), *parts)
-    more = {"length": len(body), "piece": piece, "on_first_file": on_first_file}
-    return await received(folder, body, **more)
+def stored(path: Path, sent: bytes, piece: int = 1 << 16) -> BundleSummary:
+    sink = RawSink(path, max_bytes=len(sent))
+    sink.begin(FilePart("bundle", "bundle.zip"))
+    try:
+        for at in range(0, len(sent), piece):
+            sink.write(sent[at : at + piece])
+        return sink.finish()
+    except BundleError:
+        sink.abort()
+        raise
 
 
 @each("piece", [7, 1 << 16])
-async def test_a_sealed_bundle_is_stored_as_it_is_and_not_read_again(tmp_path, piece, monkeypatch):
-    sealed = write_bundle(tmp_path / "sent", {**HELLO, "empty": b"", "big": bytes(300_000)})
-    sent = (tmp_path / "sent").read_bytes()
-    (tmp_path / "sent").unlink()
+def test_a_sealed_bundle_is_stored_as_it_is_and_not_read_again(tmp_path, piece, monkeypatch):
+    path = tmp_path / f"sent in {piece}"
+    sealed = write_bundle(path, {**HELLO, "empty": b"", "big": bytes(300_000)})
     with monkeypatch.context() as patched:
         patched.setattr(reader, "read_content", lambda *_: pytest.fail("it is read again"))
-        found = await raw(tmp_path, bundle("bundle.zip", sent), piece=piece)
-    assert (found.bundle, found.fields) == (sealed, {"order": "{}"})
-    assert (tmp_path / "s").read_bytes() == sent
-    (tmp_path / "s").unlink()
+        assert stored(tmp_path / f"in {piece}", path.read_bytes(), piece) == sealed
+    assert (tmp_path / f"in {piece}").read_bytes() == path.read_bytes()
 
 
-async def test_what_is_no_sealed_bundle_is_not_stored(tmp_path):
+def test_what_is_no_sealed_bundle_is_not_stored(tmp_path):
     write_bundle(tmp_path / "sent", HELLO)
     damaged = (tmp_path / "sent").read_bytes().replace(b"echo hello", b"echo jello")
-    (tmp_path / "sent").unlink()
-    for parts, status, code in [
-        ([bundle("b.zip", damaged)], 400, "bad_checksum"),
-        ([bundle("b.zip", zipped(HELLO))], 400, "not_sealed"),
-        ([bundle("b.zip", b"nonsense")], 400, "truncated"),
-        ([bundle("b.zip", b"")], 400, "truncated"),
-        ([bundle("b.zip", bytes(2 << 20))], 413, "too_large"),
-        ([file_part("b.zip", b"x", "other")], 400, "unexpected_file"),
-        ([bundle("b.zip", b"x")] * 2, 400, "unexpected_file"),
-        ([], 400, "no_file"),
-    ]:
-        with pytest.raises(FormRefused) as caught:
-            await raw(tmp_path, *parts)
-        assert (caught.value.status, caught.value.code) == (status, code)
-        assert list(tmp_path.iterdir()) == []
+    not_sealed = zipped(HELLO)
+    for sent, code in ((damaged, "bad_checksum"), (not_sealed, "not_sealed"), (b"", "truncated")):
+        with pytest.raises(BundleError) as caught:
+            stored(tmp_path / "s", sent)
+        assert (caught.value.code, (tmp_path / "s").exists()) == (code, False)
 
 
 # ---------------------------------------------------------------------------- threads and memory

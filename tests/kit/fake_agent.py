@@ -116,10 +116,6 @@ class FakeAgent:
     def payloads(self) -> dict[int, HeldPayload]:
         return self.model.payloads
 
-    @payloads.setter
-    def payloads(self, held: dict[int, HeldPayload]) -> None:
-        self.model.payloads = held
-
     @property
     def refused(self) -> set[str]:
         return {key for _, key in self.model.settled}

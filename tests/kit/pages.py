@@ -190,10 +190,6 @@ class Page:
         forms = [one for one in self.main.all("form") if one["method"].lower() == "post"]
         return {re.split("[?#]", one["action"])[0].rpartition("/")[2] for one in forms}
 
-    def form(self, action: str) -> Node:
-        forms = self.main.all("form")
-        return next(one for one in forms if one["action"].partition("?")[0] == action)
-
     @property
     def csrf(self) -> str:
         return next((one["value"] for one in self.tree.all("input", name="csrf")), "")

@@ -55,7 +55,6 @@ class Program:
         self.name, self.mark, self.port, self.host = name, mark, free_port(), host
         self.data, self._log = folder / name, folder / f"{name}.log"
         self._flags = flags
-        self.log_flags: tuple[str, ...] = JSON
         self.prefix: tuple[str, ...] = ()
         """Words before its own, such as ``prlimit --nofile=300``."""
         self.process: subprocess.Popen[bytes] | None = None
@@ -74,7 +73,7 @@ class Program:
         ours = ["--host", self.host, "--port", str(self.port), "--data-dir", str(self.data)]
         with self._log.open("ab") as log:
             how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            words, env = [*ours, *self.log_flags, *self._flags], environment(self.mark)
+            words, env = [*ours, *JSON, *self._flags], environment(self.mark)
             if tell is not None:
                 words += ["--ready-fd", str(tell)]
                 how["pass_fds"] = (tell,)

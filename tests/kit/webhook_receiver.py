@@ -29,7 +29,6 @@ class WebhookReceiver:
     """Attributes:
     answers: status (and headers) of the next answers; 204 behind them.
     hold: answers wait until it is set.
-    most: most requests that were under way at once.
     """
 
     answers: list[int | tuple[int, dict[str, str]]] = field(default_factory=list)
@@ -37,8 +36,6 @@ class WebhookReceiver:
     received: list[Received] = field(default_factory=list)
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     port: int = 0
-    most: int = 0
-    _open: int = 0
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
@@ -49,14 +46,9 @@ class WebhookReceiver:
         return self.received
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self._open += 1
-        self.most = max(self.most, self._open)
-        try:
-            body = await request.read()
-            self.received.append(Received(request.path_qs, dict(request.headers), body))
-            await self.hold.wait()
-        finally:
-            self._open -= 1
+        body = await request.read()
+        self.received.append(Received(request.path_qs, dict(request.headers), body))
+        await self.hold.wait()
         answer = self.answers.pop(0) if self.answers else 204
         status, headers = answer if isinstance(answer, tuple) else (answer, {})
         return web.Response(status=status, headers=headers, body=self.body or None)

@@ -5,16 +5,12 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from server.domain.allowances import Allowance
-from server.domain.errors import NotReloaded
 from server.domain.retry import BackoffKind
-from server.reload import Reload
 from server.settings import load
-from server.settings.load import LiveSettings
 from server.settings.tables import ServerSettings, ServiceTable, allowances
 from shared.settings.base import SettingsError
 from shared.settings.limits import LimitsTable
@@ -330,15 +326,3 @@ def test_an_address_of_the_command_line_is_http_too_and_other_ones_are_other_age
             load.agent_at(url)
     for other in ("https://n:9000", "http://m:9000", "http://n:9001", "http://n:9000/x"):
         assert len(read(two("http://n:9000", other)).agents) == 2
-
-
-async def test_a_reload_may_swap_two_addresses_and_not_make_them_the_same(read: Read) -> None:
-    agents = AsyncMock(clients={})
-    new = [two("http://b", "http://a"), two("http://a", "http://a")]
-    settings = LiveSettings(read(two("http://a", "http://b")))
-    services = Mock(left=AsyncMock(return_value=[]))
-    reload = Reload(settings, lambda: read(new.pop(0)), agents, services, Mock(), Mock())
-    await reload()
-    with pytest.raises(NotReloaded, match="have the same url"):
-        await reload()
-    assert (settings.agents["a"].url, agents.apply.await_count) == ("http://b", 1)

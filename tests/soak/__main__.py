@@ -19,6 +19,7 @@ from tests.soak.users import Nuisance, User
 from tests.soak.watching import Watching, markdown, usage
 
 ROWS = ("jobs", "attempts", "events", "bundles", "batches")
+USERS = 5
 SERVER_STAYS = 2 / 3
 """Of the time: from then on the server is not ended, so that its memory is seen over a while."""
 
@@ -76,8 +77,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=uuid.uuid4().int % 100_000)
-    parser.add_argument("--only", default="", help="disturbances whose name has this")
-    parser.add_argument("--users", type=int, default=5)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the programs, too
     print(f"seed {given.seed}", flush=True)
@@ -85,16 +84,13 @@ def main() -> int:
     system = System(mark)
     print(f"in {system.folder}", flush=True)
     watching = Watching(model, mark)
-    disturbing = Disturbing(system, model, mark, given.seed, given.only)
+    disturbing = Disturbing(system, model, mark, given.seed)
     random, warm = Random(given.seed + 1), dict[str, tuple[int, float, int]]()
     try:
         system.start()
         url = system.server.url
-        seeds = [random.randrange(1 << 30) for _ in range(given.users + 2)]
-        users = [
-            User(f"user{number}", url, model, mark, seeds[number], 5)
-            for number in range(given.users)
-        ]
+        seeds = [random.randrange(1 << 30) for _ in range(USERS + 2)]
+        users = [User(f"user{n}", url, model, mark, seeds[n], 5) for n in range(USERS)]
         nuisances = [Nuisance(url, model, seed) for seed in seeds[-2:]]
         for thread in (watching, *users, *nuisances):
             thread.start()

@@ -20,13 +20,13 @@ _MORTAL = tuple(name for name in AGENTS if name != LASTING)
 
 
 class Disturbing:
-    def __init__(self, system: System, model: Model, mark: str, seed: int, only: str = "") -> None:
+    def __init__(self, system: System, model: Model, mark: str, seed: int) -> None:
         self._system, self._model, self._mark, self._random = system, model, mark, Random(seed)
         self.last = ""
         self._backups: list[Backup] = []
         self._number = 0
         server, end = system.server, self._ended
-        every: dict[str, tuple[Callable[[], None], int, bool]] = {
+        self._all: dict[str, tuple[Callable[[], None], int, bool]] = {
             "kill server": (lambda: self._killed(server), 4, True),
             "stop server": (lambda: end(server), 3, True),
             "kill all": (self.kill_all, 1, True),
@@ -45,19 +45,14 @@ class Disturbing:
         }
         """What to do, its weight, whether the server ends by it."""
         if system.fills:
-            every["fill disk"] = (self.fill_disk, 2, False)
-        self._all = {name: one for name, one in every.items() if only in name}
+            self._all["fill disk"] = (self.fill_disk, 2, False)
 
     def one(self, *, server_stays: bool) -> None:
-        choices = {
-            name: (do, weight)
-            for name, (do, weight, ends_server) in self._all.items()
-            if not (server_stays and ends_server)
-        } or {name: one[:2] for name, one in self._all.items()}
-        (name,) = self._random.choices([*choices], [weight for _, weight in choices.values()])
+        names = [one for one, (*_, ends) in self._all.items() if not (server_stays and ends)]
+        (name,) = self._random.choices(names, [self._all[one][1] for one in names])
         print(f"{time.monotonic():.1f} {name}", flush=True)
         self.last = name
-        choices[name][0]()
+        self._all[name][0]()
         self._model.count(f"disturbance: {name}")
 
     def _among(self, *choices: T) -> T:
