@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from client_agent.collect.walk import Bounds, Walk
 from client_agent.sandbox.kernel import mounts
 from client_agent.storage import open_beneath
 from client_agent.storage.remove_tree import remove_tree
-from tests.agent.agent_packing import names, opened, pack, read, skipped
-from tests.kit.child import Who, can, in_child
+from tests.agent.agent_packing import names, opened, pack, skipped
+from tests.kit.child import can, in_child
 
 
 @pytest.fixture(params=[True, False], ids=["openat2", "openat"])
@@ -176,32 +175,6 @@ def test_permission_is_given_only_to_the_expected_kind_of_file(tree, monkeypatch
         with pytest.raises(open_beneath.FileReplaced):
             open_beneath.open_directory(fd, "f")
     assert stat.S_IMODE((tree / "f").stat().st_mode) == 0o200
-
-
-@pytest.mark.parametrize("who", ["root", "user"])
-def test_trees_without_any_permission_are_collected_and_deleted(who: Who) -> None:
-    if not can(who):
-        pytest.skip("not root: what a root agent can read is not proved")
-
-    def work(home: Path) -> tuple[list[str], bytes, list[str]]:
-        job = home / "job"
-        deep = job / "a" / "b"
-        deep.mkdir(parents=True)
-        (deep / "f").write_text("x")
-        for path in (deep / "f", deep, deep.parent):
-            path.chmod(0)
-        with opened(job) as fd:
-            job.chmod(0)  # as run.sh may, once the agent has its descriptor
-            assert Walk(fd, Bounds()).count(100).entries == 3
-        job.chmod(0o700)
-        made = pack(job)
-        found = names(made), read(made, "a/b/f")
-        for path in (deep / "f", deep, deep.parent, job):
-            path.chmod(0)
-        remove_tree(job)
-        return (*found, os.listdir(home))  # noqa: PTH208  # as names
-
-    assert in_child(work, who) == (["a/b/f", "ferryman.json"], b"x", ["result.zip"])
 
 
 def test_links_special_files_and_odd_names_are_deleted_and_not_followed(tree, tmp_path) -> None:
