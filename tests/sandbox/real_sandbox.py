@@ -291,6 +291,16 @@ async def running(sandboxes: Sandboxes, job: Job, slot: int = 0) -> AsyncIterato
         await started.workspace.destroy()
 
 
+async def beside(sandboxes: Sandboxes, one: Job, two: Job) -> tuple[Ended, str, Ended, str, str]:
+    """Run the second job while the first, which has said something, runs."""
+    async with running(sandboxes, one, 0) as first, running(sandboxes, two, 1) as second:
+        first.process.go()
+        await first.says()
+        ended = await second.ends()
+        first.let_go()
+        return await first.ends(go=False), first.stdout, ended, second.stdout, second.stderr
+
+
 async def attempt(sandboxes: Sandboxes, job: Job) -> Outcome:
     home, before = sandboxes.home, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     dest = home / "result.zip"

@@ -11,7 +11,7 @@ import pytest
 from client_agent.sandbox.base import SelfTestReport
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
-from tests.kit.child import Who, can, child_test, processes_of, uid_base
+from tests.kit.child import Who, can, child_test, uid_base
 from tests.sandbox.conftest import started_as
 from tests.sandbox.kernel_features import offers
 from tests.sandbox.real_sandbox import (
@@ -20,9 +20,9 @@ from tests.sandbox.real_sandbox import (
     Sandboxes,
     SandboxHost,
     bash,
+    beside,
     opened,
     refusal,
-    running,
 )
 
 
@@ -91,23 +91,12 @@ def test_processes_that_leave_the_session_are_killed_with_the_job(plain: Sandbox
         assert outcome.survivors == []
 
 
-async def two_jobs(sandboxes: Sandboxes) -> tuple[str, list[str]]:
-    waits = "echo up; while [ ! -e stop ]; do sleep 0.02; done; echo unharmed\n"
-    daemon = bash("(setsid sleep 50 &) >/dev/null 2>&1\n", backend=NoSandbox)
-    async with running(sandboxes, bash(waits, backend=NoSandbox)) as first:
-        first.process.go()
-        await first.says()
-        async with running(sandboxes, daemon, 1) as second:
-            await second.ends()
-        first.let_go()
-        await first.ends(go=False)
-    return first.stdout, processes_of(first.uid) + processes_of(second.uid)
-
-
 def test_two_jobs_do_not_kill_each_other(plain: SandboxHost) -> None:
-    stdout, alive = plain.do(two_jobs)
-    assert stdout == "up\nunharmed\n"
-    assert [command for command in alive if "sleep 50" in command] == []
+    waits = "echo up; while [ ! -e stop ]; do sleep 0.02; done; echo unharmed\n"
+    one = bash(waits, backend=NoSandbox)
+    two = bash("(setsid sleep 50 &) >/dev/null 2>&1\n", backend=NoSandbox)
+    _, stdout, ended, *_ = plain.do(beside, one, two)
+    assert (stdout, ended.exit_code) == ("up\nunharmed\n", 0)
 
 
 @child_test

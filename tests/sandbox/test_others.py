@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox.base import Ended
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
 from tests.kit.child import Who
@@ -15,14 +14,13 @@ from tests.sandbox.real_sandbox import (
     ON_DISK,
     SETTINGS,
     SMALL,
-    Job,
     Sandboxes,
     SandboxHost,
     Started,
     bash,
+    beside,
     python,
     run,
-    running,
 )
 
 VICTIM = """
@@ -52,16 +50,6 @@ try: socket.create_connection(("127.0.0.1", 18765), 1); print("LEAK tcp")
 except OSError as problem: print(problem.strerror)
 print("files", *(glob.glob(f"{place}/*") for place in ("/tmp", "/dev/shm", "/run", "/job")))
 """
-
-
-async def beside(sandboxes: Sandboxes, one: Job, two: Job) -> tuple[Ended, str, Ended, str, str]:
-    """Run the second job while the first, which has said something, runs."""
-    async with running(sandboxes, one, 0) as first, running(sandboxes, two, 1) as second:
-        first.process.go()
-        await first.says()
-        ended = await second.ends()
-        first.let_go()
-        return await first.ends(go=False), first.stdout, ended, second.stdout, second.stderr
 
 
 def test_two_jobs_cannot_reach_each_other(host: SandboxHost) -> None:

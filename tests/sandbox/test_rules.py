@@ -309,13 +309,9 @@ def test_limits_are_hard_and_set_before_the_ready_byte(tmp_path: Path) -> None:
 
 
 def test_the_gate_opens_at_go_only(tmp_path: Path) -> None:
-    """Without its limits it writes no ready byte."""
     for word in (b"", b"stop\n", b"go", b"GO\n", b"go x\n", b"\ngo\n"):
         ended = AtGate(tmp_path).ends("echo ran", word, {})
         assert ended == (125, b"", b""), word
-    code, said, why = AtGate(tmp_path, {"nofile": 1 << 40}).end()
-    assert (code, said) == (124, b"")
-    assert b"ulimit -n 1099511627776 cannot be set" in why
 
 
 VALUES = {
