@@ -38,10 +38,6 @@ trap '' TERM
 echo begun; while :; do sleep 1000; done
 """
 }
-TASK = b"""
-echo "task $FERRYMAN_ARRAY_INDEX of job $FERRYMAN_JOB_ID"; touch mine; ls
-exit $((FERRYMAN_ARRAY_INDEX % 2))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -67,31 +63,10 @@ def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(running) -> No
     assert "902 files and folders" in ended["message"]
 
 
-# -- tasks of an array that share a sandbox start
-
-
-def task(running: AgentProcess, index: int, script: bytes = TASK) -> dict[str, Any]:
+def task(running: AgentProcess, index: int, script: bytes) -> dict[str, Any]:
+    """Of an array; they share a sandbox start."""
     order = {"array": {"index": index}, "pack": {"batch": 7, "most": 20}}
     return running.submit(key(), {"run.sh": script}, **order)
-
-
-def test_tasks_share_a_sandbox_and_keep_results_of_their_own(running) -> None:
-    # The slot, and what could be a worker of the next payload, are taken by another user's job.
-    block = running.submit(key(), {"run.sh": b"sleep 1000\n"}, user_id="bob")
-    running.until(block["id"], "Running")
-    tasks = [task(running, index) for index in range(6)]
-    running.call("POST", f"/kill/{block['id']}")
-    ends = [running.ended(one["id"]) for one in tasks]
-    for index, (one, ended) in enumerate(zip(tasks, ends, strict=True)):
-        files, job = running.files(one["id"]), int(one["key"].split(".")[0])
-        assert files["stdout.log"].decode() == f"task {index} of job {job}\nmine\nrun.sh\n"
-        receipt = json.loads(files["ferryman.json"])
-        assert (receipt["job"], receipt["exit_code"], ended["exit_code"]) == (job, *[index % 2] * 2)
-        assert ended["status"] == ("Completed", "Failed")[index % 2]
-        assert set(files) == {"mine", "stdout.log", "stderr.log", "ferryman.json", "inputs.sha256"}
-        assert files["inputs.sha256"].endswith(b"  run.sh\n")
-    workers = {ended["loc"] for ended in ends}
-    assert len(workers) <= 2, workers
 
 
 # -- its own end

@@ -3,12 +3,8 @@ every command of ``docs/backup.md``.
 """
 
 import json
-import os
-import shlex
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,7 +13,7 @@ import pytest
 
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.files import copy_database
-from tests.docs.conftest import blocks
+from tests.docs.conftest import blocks, ran
 from tests.kit.command_line import fresh
 from tests.kit.dev_program import environment
 from tests.kit.programs import Pair, until
@@ -35,41 +31,21 @@ FOREVER = "if [ $FERRYMAN_ATTEMPT = 1 ]; then {}; fi; echo again > out.txt"
 class Operator:
     """Runs the blocks of the page in a folder of its own."""
 
-    def __init__(self, folder: Path, pair: Pair) -> None:
-        self.folder = folder / "operator"
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.folder, self.data = folder / "operator", data
         self.folder.mkdir()
-        (folder / "bin").mkdir()
-        command = folder / "bin" / "ferryman"
-        command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n')
-        command.chmod(0o755)
-        self.path = f"{command.parent}:{os.environ['PATH']}"
-        self.use(pair.server.data)
         rehearsal = self.folder / "rehearsal.toml"
         rehearsal.write_text(f'[server]\ndata_dir = "{folder / "rehearsal"}"\n')
-        kinds = [(block.kind.split(), block.text) for block in blocks("docs/backup.md")]
-        self.blocks = {kind[2]: text for kind, text in kinds if kind[:2] == ["sh", "test"]}
+        found = [(block.kind.split(), block) for block in blocks("docs/backup.md")]
+        self.blocks = {kind[2]: block for kind, block in found if kind[:2] == ["sh", "test"]}
         self.ran: set[str] = set()
-
-    def use(self, data: Path) -> None:
-        self.data = data
-        (self.folder / "server.toml").write_text(f'[server]\ndata_dir = "{data}"\n')
 
     def run(self, name: str) -> str:
         self.ran.add(name)
-        text = self.blocks[name].replace("/var/lib/ferryman", str(self.data))
-        text = text.replace("schema-1", f"schema-{len(MIGRATIONS)}")
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
-            cwd=self.folder,
-            env={**environment(), "PATH": self.path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
-        return done.stdout
+        (self.folder / "server.toml").write_text(f'[server]\ndata_dir = "{self.data}"\n')
+        schema = f"schema-{len(MIGRATIONS)}"
+        places = {"/var/lib/ferryman": str(self.data), "schema-1": schema}
+        return ran(self.blocks[name], self.folder, environment(), places)
 
 
 def completions(pair: Pair, job: int) -> list[str]:
@@ -131,7 +107,7 @@ def test_a_restored_server_serves_no_result_of_what_came_after_the_backup(tmp_pa
 @pytest.mark.slow
 def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
     pair = Pair(tmp_path, SETTINGS)
-    operator = Operator(tmp_path, pair)
+    operator = Operator(tmp_path, pair.server.data)
     database = pair.server.data / "ferryman.sqlite"
     with pair.running():
         kept = pair.submit("echo kept > out.txt", "alice")
@@ -168,8 +144,7 @@ def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
         assert "all is well" in operator.run("verify")
 
         # The folder is lost.
-        pair.server.data = tmp_path / "restored"
-        operator.use(pair.server.data)
+        pair.server.data = operator.data = tmp_path / "restored"
         operator.run("restore")
         pair.server.start()
         assert pair.result(kept).read("out.txt") == b"kept\n"

@@ -27,7 +27,7 @@ from shared.command_line import run_command
 from shared.principals import Role
 from shared.sqlite.database import Database
 from shared.sqlite.files import migrate
-from tests.kit.dev_program import environment
+from tests.kit.dev_program import ROOT, ended
 from tests.kit.disks import mounted
 from tests.kit.each import each
 from tests.kit.programs import Program, call, free_port
@@ -149,22 +149,9 @@ def test_a_defect_at_the_start_shows_where_it_is(tmp_path: Path, name: str) -> N
         f"sys.argv = ['{name}', '--data-dir', '{tmp_path}']\n"
         f"runpy.run_module('{name}', run_name='__main__')\n"
     )
-    done = run(code)
-    assert done.returncode == 1, done.stderr
+    done = ended(sys.executable, "-P", "-c", code, status=1, cwd=ROOT)
     assert "Traceback" in done.stderr
     assert "ValueError: a defect" in done.stderr
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=environment(),
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 BEGUN = """
@@ -182,7 +169,8 @@ print(json.dumps([*without, *now]))
 
 @both
 def test_a_start_loads_no_rich_and_looks_for_no_garbage_and_then_turns_are_short(name: str) -> None:
-    assert json.loads(run(BEGUN.format(name=name)).stdout) == [False, False, True, True, 0.0005]
+    done = ended(sys.executable, "-P", "-c", BEGUN.format(name=name), cwd=ROOT)
+    assert json.loads(done.stdout) == [False, False, True, True, 0.0005]
 
 
 @each(
@@ -199,16 +187,16 @@ def test_a_start_loads_no_rich_and_looks_for_no_garbage_and_then_turns_are_short
 def test_wrong_words_are_said_as_the_command_line_says_them(
     program, name, words, message, help_of, capsys
 ):
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as end:
         run_command(program, name, words.split())
-    assert ended.value.code == 2
+    assert end.value.code == 2
     said, hint = capsys.readouterr().err.splitlines()
     assert said.startswith(f"{name}: {message}")
     assert hint == f"what it takes: {name}{help_of} -h"
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as end:
         run_command(program, name, [*help_of.split(), "-h"])
-    assert ended.value.code == 0
+    assert end.value.code == 0
     assert capsys.readouterr().out.startswith(f"Usage: {name}{help_of} ")
 
 

@@ -25,7 +25,6 @@ UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
 a namespace of few mounts, where a test does not find its data folder."""
 KIND = {"Content-Type": FORM}
 HELLO = {"run.sh": b"echo hello > out.txt\n"}
-WAIT = {"run.sh": b"echo begun > begun.txt; until [ -e /job/never ]; do sleep 1000; done\n"}
 
 
 @pytest.fixture
@@ -44,13 +43,22 @@ def data_folder(running, tmp_path: Path) -> Path:
     return Path(f"/proc/{running.process.pid}/root{tmp_path}/agent")
 
 
+def logged(running, *events: str) -> str:
+    """The next line of its log about one of these; "" where it ended without."""
+    names = [f'"{event}"' for event in events]
+    lines = running.process.stderr
+    return next((line for line in lines if any(name in line for name in names)), "")
+
+
 def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_path, small):
+    """What ends meanwhile is stored once there is space, if the database has none of its own."""
     given = {"FERRYMAN_AGENT__MIN_FREE": "0", **UNPREPARED}
     with agent(tmp_path, wrap=small, **given) as running:
         done = running.submit("1.1", HELLO)
         running.ended(done["id"])
-        begun = running.submit("2.1", WAIT)
-        running.until(begun["id"], "Running")
+        assert logged(running, "payload.ended")
+        begun = running.submit("2.1", {"run.sh": b"sleep 1000; echo 42 >out\n"})
+        sleeping = sleeping_below(running.until(begun["id"], "Running")["pid"])
 
         folder = data_folder(running, tmp_path)
         filler = fill(folder)
@@ -63,28 +71,15 @@ def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_p
         until(lambda: list(staging.iterdir()) == [], "what it cannot store is left")
         assert running.call("GET", f"/retrieve/{done['id']}")[0] == 200
 
-        filler.unlink()
-        assert running.call("POST", f"/kill/{begun['id']}")[1]["status"] == "Killed"
-        until(lambda: running.call("GET", "/health")[0] == 200, "it is still unhealthy")
-        again = running.submit("3.1", HELLO)
-        assert running.ended(again["id"])["status"] == "Completed"
-
-
-def test_an_end_on_a_full_disk_is_stored_once_there_is_space(tmp_path, small):
-    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0", **UNPREPARED) as running:
-        begun = running.submit("1.1", {"run.sh": b"sleep 1; echo 42 > out\n"})
-        running.until(begun["id"], "Running")
-        filler = fill(data_folder(running, tmp_path))
-        assert running.process.stderr is not None
-        while "payload.end_not_stored" not in (line := running.process.stderr.readline()):
-            assert line, "the agent ended"
-            if '"payload.ended"' in line:  # the database found room in its own pages
-                break
+        os.kill(sleeping, signal.SIGKILL)  # run.sh goes on
+        assert logged(running, "payload.end_not_stored", "payload.ended")
         filler.unlink()
         ended = running.ended(begun["id"])
         assert ended["status"] in ("Completed", "Failed")
         assert ended["interrupted"] == (ended["status"] == "Failed")
-        assert running.call("GET", "/health")[0] == 200
+        until(lambda: running.call("GET", "/health")[0] == 200, "it is still unhealthy")
+        again = running.submit("3.1", HELLO)
+        assert running.ended(again["id"])["status"] == "Completed"
 
 
 @pytest.mark.parametrize("prepared", [True, False])
@@ -100,10 +95,8 @@ def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, p
         limits = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         os.kill(sleeping, signal.SIGKILL)  # run.sh goes on
-        assert running.process.stderr is not None
-        while "payload.not_packed" not in (line := running.process.stderr.readline()):
-            assert "payload.ended" not in line
-            assert "payload.broken" not in line
+        line = logged(running, "payload.not_packed", "payload.ended", "payload.broken")
+        assert "payload.not_packed" in line
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, limits)
         assert running.ended(payload["id"])["status"] == "Completed"
         assert running.files(payload["id"])["out.txt"] == b"42\n"
