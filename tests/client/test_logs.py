@@ -18,7 +18,6 @@ REPLACED = "\x1b[31m\N{REPLACEMENT CHARACTER}\n"
 FAILED = attempt(1, JobState.FAILED)
 RUNNING = attempt(2, JobState.RUNNING)
 WAITING = attempt(2, JobState.RUNNING, started_at=None)
-FINE = attempt(2, exit_code=0)
 LOST = attempt(2, JobState.FAILED, left=False, reason=Reason.AGENT_LOST, message="node-3 is lost")
 CANCELLED = job(JobState.CANCELLED, message="cancelled by its user")
 
@@ -64,8 +63,6 @@ FIRST, SECOND = f"stdout of 1 {REPLACED}", f"stdout of 2 {REPLACED}"
 @each(
     ("attempts", "final", "words", "code", "out", "err"),
     [
-        ([FAILED, FINE], None, "logs 17", 0, SECOND, []),
-        ([FAILED, FINE], None, "logs 17 --attempt 1 --stderr", 0, f"stderr of 1 {REPLACED}", []),
         ([FAILED, RUNNING], None, "logs 17", 0, SECOND, []),
         ([FAILED, WAITING], None, "logs 17", 0, FIRST, EARLIER),
         ([FAILED, WAITING], None, "logs 17 --quiet", 0, FIRST, []),

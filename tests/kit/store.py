@@ -74,19 +74,16 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "get": store_jobs.get,
     "in_states": store_jobs.in_states,
     "to_cancel": store_jobs.to_cancel,
-    "by_idempotency_key": requests.job_of_key,
     "stored": lambda tx, user: users.stored(tx, user)[user],
     "can_share_bundle": bundles.can_share,
     "batch": batches.get,
-    "batches_of": batches.several,
     "due_batches": batches.due,
     "children": batches.children_of,
     "expired": retention.expired,
     **_by_name(
         *(queue.queued_before, queue.oldest_held, queue.overdue),
         *(queue.longest_queued, pages.page, pages.ids, pages.counts, requests.to_delete),
-        *(batches.failed_children, batches.child_results, batches.active_children),
-        *(retention.files_in_use, retention.cleaned_services),
+        *(batches.failed_children, retention.files_in_use),
     ),
 }
 _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
@@ -96,7 +93,7 @@ _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "begin_batch": batches.begin,
     "end_batch": batches.end,
     **_by_name(
-        *(store_jobs.move, store_jobs.move_all, bundles.stop_sharing, queue.release_delayed),
+        *(store_jobs.move, bundles.stop_sharing, queue.release_delayed),
         *(requests.retry, requests.change_service, requests.request_delete, requests.change_tags),
         *(batches.make_children, batches.defer, retention.forget, retention.forget_old),
     ),
