@@ -5,9 +5,9 @@ import hashlib
 import io
 import os
 import pickle
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO
@@ -49,10 +49,10 @@ class Serving:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         number = len(self.asked)
-        self.asked.append(request.headers.get("Range"))
+        asked = request.headers.get("Range")
+        self.asked.append(asked)
         content, etag = self.content(number), self.etag(number)
         start = 0
-        asked = request.headers.get("Range")
         if self.ranges and asked and request.headers.get("If-Range", etag) == etag:
             start = int(asked.removeprefix("bytes=").removesuffix("-"))
         response = web.StreamResponse(status=206 if start else 200)
@@ -217,17 +217,12 @@ async def test_an_open_file_gets_the_bytes_behind_what_it_has(handler, tmp_path)
 @contextmanager
 def pipe(got: list[bytes]) -> Iterator[BinaryIO]:
     """Its end that is written; what is read at the other one."""
-    ends = os.pipe()
-
-    def read() -> None:
-        with os.fdopen(ends[0], "rb") as file:
-            got.append(file.read())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    with os.fdopen(ends[1], "wb", buffering=0) as file:
-        yield file
-    reader.join()
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as far, ThreadPoolExecutor(1) as threads:
+        whole = threads.submit(far.read)
+        with os.fdopen(write, "wb", buffering=0) as file:
+            yield file
+        got.append(whole.result())
 
 
 async def test_a_pipe_gets_a_download_that_is_resumed_and_nothing_twice():

@@ -12,11 +12,10 @@ from aiohttp import web
 from ferryman import Client, JobDoc, JobState, SyncClient, errors
 from ferryman.follow import buffered, in_order
 from ferryman.transport import AT_ONCE
-from shared.clock import yield_to_loop
 from shared.wire import EventPage
 from tests.client import fake_server
 from tests.client.fake_server import HERE, doc, event, hang_up, job, jobs
-from tests.kit.waiting import until
+from tests.kit.waiting import turns, until
 
 R, C = JobState.RUNNING, JobState.COMPLETED
 LATE = fake_server.problem(409, "already_ended", "job 17 has already ended as Completed")
@@ -216,8 +215,7 @@ async def test_so_many_are_taken_before_they_are_asked_for_and_an_error_comes_in
 
     items = buffered(numbers(), 5)
     assert await anext(items) == 0
-    for _ in range(50):
-        await yield_to_loop()
+    await turns(50)
     assert len(taken) <= 7
     assert [await anext(items) for _ in range(99)] == list(range(1, 100))
     with pytest.raises(KeyError, match="no more"):

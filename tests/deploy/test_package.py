@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -30,20 +31,14 @@ exec /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-
 """
 
 
-def suite() -> str:
-    """This machine's own, so that a package that was built here fits."""
-    lines = Path("/etc/os-release").read_text().splitlines()
-    table = dict(line.split("=", 1) for line in lines if "=" in line)
-    return table["VERSION_CODENAME"].strip('"')
-
-
 class EmptyMachine:
     """A Debian in a folder, with nothing but what a package needs, in namespaces of its own."""
 
     def __init__(self, folder: Path, packages: Sequence[str]) -> None:
         self.folder = folder
         words = ("--quiet", "--variant=minbase", f"--include={','.join(packages)}")
-        ended(program("mmdebstrap"), *words, suite(), folder)
+        suite = platform.freedesktop_os_release()["VERSION_CODENAME"]  # what was built here fits it
+        ended(program("mmdebstrap"), *words, suite, folder)
 
     def run(self, script: str) -> str:
         """What it printed; it must end well."""

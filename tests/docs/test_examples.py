@@ -67,12 +67,8 @@ def atom(chain: str, number: int, x: float, name: str = "CA", element: str = "C"
 PDB, CSV = "helices.pdb", "measurements.csv"
 CHAINS = {path.name: path.read_text() for path in (ROOT / "tests/data").glob("2oob_?.pdb")}
 NEAR = atom("A", 1, 0.0) + atom("B", 1, 5.0) + atom("B", 2, -4.999)
-ODD = "".join(
-    [
-        *(atom("A", 1, 0.0), atom("B", 1, 1.0, name="H", element="H"), atom("B", 2, 4.0, alt="A")),
-        *(atom("B", 2, 2.0, alt="B"), "ENDMDL\n", atom("B", 3, 0.5)),
-    ]
-)
+ODD = atom("A", 1, 0.0) + atom("B", 1, 1.0, name="H", element="H") + atom("B", 2, 4.0, alt="A")
+ODD += atom("B", 2, 2.0, alt="B") + "ENDMDL\n" + atom("B", 3, 0.5)
 
 
 @each(

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,13 +40,13 @@ def write_bundle(path: Path, files: Files) -> BundleSummary:
         raise
 
 
-def unpacked(bundle: Path, into: Path) -> dict[str, bytes]:
+def unpacked(bundle: Path, into: Path, **how: Any) -> dict[str, bytes]:
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir()
     fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with BundleReader(bundle) as reader:
-            reader.unpack(fd)
+            reader.unpack(fd, **how)
     finally:
         os.close(fd)
     return on_disk(into)

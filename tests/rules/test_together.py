@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.clock import yield_to_loop
 from shared.probe import INTERVAL_S, Probe
 from shared.together import Together
 from tests.kit.clock import SimClock
+from tests.kit.waiting import turns
 
 
 class Work:
@@ -31,16 +31,11 @@ class Work:
         return [ValueError(item) if item % 2 else item * 10 for item in items]
 
 
-async def settle() -> None:
-    for _ in range(10):
-        await yield_to_loop()
-
-
 async def test_what_comes_meanwhile_is_one_group_and_each_has_its_own_answer() -> None:
     work = Work()
     together = Together(work, at_once=1, most=3)
     calls = [asyncio.create_task(together(n)) for n in (2, 4, 5, 6, 8)]
-    await settle()
+    await turns(10)
     assert work.groups == [[2, 4, 5]]
     work.go.set()
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -54,7 +49,7 @@ async def test_one_that_comes_alone_does_not_wait() -> None:
     together = Together(work, at_once=2, most=9)
     for number in (2, 4, 6, 8):
         calls.append(asyncio.create_task(together(number)))
-        await settle()
+        await turns(10)
     assert work.groups == [[2], [4]]
     work.go.set()
     await asyncio.gather(*calls)
@@ -79,13 +74,13 @@ async def test_work_goes_on_while_somebody_waits_for_it() -> None:
     work = Work()
     together = Together(work, at_once=1, most=2)
     calls = [asyncio.create_task(together(n)) for n in (2, 4, 6)]
-    await settle()
+    await turns(10)
     calls[0].cancel()
     calls[2].cancel()
-    await settle()
+    await turns(10)
     assert work.cancelled == 0
     calls[1].cancel()
-    await settle()
+    await turns(10)
     assert (work.cancelled, work.groups) == (1, [[2, 4]])
     with pytest.raises(asyncio.CancelledError):
         await calls[0]
