@@ -264,6 +264,7 @@ class Attempt:
         except (BundleError, OSError) as problem:
             _check_shortage(problem)
             # The bundle was complete when it was accepted: this disk is to blame, not the bundle.
+            context.bundles.forget(payload.bundle_file)
             message = f"the bundle could not be unpacked: {problem}"
             await self._end(PayloadState.PREPARED, outcomes.failed(Reason.AGENT_ERROR, message))
             return False

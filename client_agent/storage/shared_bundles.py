@@ -81,6 +81,13 @@ class SharedBundles:
         self._settle(file)
         return False
 
+    def forget(self, file: str) -> None:
+        """The file is damaged, or gone: it is given to no other payload, so its server sends it
+        again. Repeats are harmless."""
+        shared = self._files.get(file)
+        if shared is not None and self._newest.get(shared.content) == file:
+            del self._newest[shared.content]
+
     def sweep(self) -> None:
         """Remove what was not used for long enough, and what is too much."""
         now = self._clock.monotonic()

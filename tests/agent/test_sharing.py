@@ -125,6 +125,30 @@ async def test_a_bundle_is_sent_once_for_many_orders(tmp_path) -> None:
         assert (missing["status"], missing["code"]) == (409, "bundle_missing")
 
 
+@each("left", [None, b""])
+async def test_a_shared_bundle_that_is_damaged_is_sent_again(tmp_path, left) -> None:
+    """Else each attempt that names it by its digest would be interrupted, also those that follow
+    for it."""
+
+    def damage(step: str) -> None:
+        if step == "prepare":
+            for path in (agent.data / "bundles").iterdir():
+                path.unlink() if left is None else path.write_bytes(left)
+
+    async with calling(tmp_path / str(left)) as agent:
+        agent.sandbox.hook = damage
+        _, first = await agent.submit("1.1", keep_bundle=True)
+        assert (await agent.ended(first["id"]))["interrupted"]
+        agent.sandbox.hook, agent.sandbox.script = None, FakeProcess.finish
+        order, bundle = agent.sent("1.2", keep_bundle=True)
+        (missing,) = (await agent.post((order, b"")))["answers"]
+        assert missing["code"] == "bundle_missing"
+        for content in (bundle, b""):
+            order["key"] = f"{order['key']}1"
+            (answer,) = (await agent.post((order, content)))["answers"]
+            assert (await agent.ended(answer["payload"]["id"]))["status"] == "Completed"
+
+
 A, B = ("server", "a"), ("server", "b")
 
 
