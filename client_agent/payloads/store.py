@@ -376,9 +376,9 @@ class Payloads(PayloadReads):
 
         return await self._database.write(change)
 
-    async def prune(self, retention_s: float) -> int:
+    async def prune(self, retention_s: float) -> bool:
         """Remove older tombstones, at most one batch, and refusals, and from the disk what was
-        deleted before; returns how many tombstones."""
+        deleted before, some of it; returns whether there may be more."""
         now = self._clock.now()
 
         def change(tx: Tx) -> list[int]:
@@ -391,8 +391,8 @@ class Payloads(PayloadReads):
             return removed
 
         await self._database.empty_log()
-        await self._database.maintain()
-        return len(await self._database.write(change))
+        more = await self._database.maintain()
+        return bool(await self._database.write(change)) or more
 
     # -- change numbers
 

@@ -70,16 +70,15 @@ class RetentionSweep:
         self._payloads, self._folders, self._clock = payloads, folders, clock
         self._bundles, self._retention_s = bundles, retention_s
 
-    async def run_once(self) -> int:
-        """One sweep. Returns how many payloads it changed or removed. If that is more than 0,
-        there may be more to do."""
+    async def run_once(self) -> bool:
+        """One sweep. Returns whether there may be more to do."""
         self._bundles.sweep()
         await self._folders.remove_unneeded()
         expired = await self._payloads.expire(self._retention_s)
         if expired:
             await self._folders.remove_results(expired)
             log.warning("results.expired", payloads=expired)
-        return len(expired) + await self._payloads.prune(self._retention_s)
+        return await self._payloads.prune(self._retention_s) or bool(expired)
 
     async def run(self, stop: asyncio.Event, tick: Callable[[], None]) -> None:
         """Sweep again and again until ``stop`` is set.
@@ -90,10 +89,10 @@ class RetentionSweep:
         while not stop.is_set():
             tick()
             try:
-                changed = await self.run_once()
+                more = await self.run_once()
                 logs.FOLDING.over("sweep.failed", sweep="retention")
             except Exception:  # one failed sweep must not end the loop
                 log.exception("sweep.failed", sweep="retention")
-                changed = 0
-            if not changed:
+                more = False
+            if not more:
                 await wait_for(stop, INTERVAL_S, self._clock)

@@ -255,6 +255,26 @@ async def test_results_go_in_time_rows_later_and_no_number_comes_again(
         assert (await agent.call("GET", "/payloads"))[1]["seq"] > last
 
 
+async def test_the_space_of_deleted_results_is_given_back_in_one_sweep(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("shared.sqlite.database._PAGES_FREED_AT_ONCE", 20)
+    monkeypatch.setattr("shared.sqlite.database._FREE_PAGES_KEPT", 30)
+
+    def pages() -> int:
+        assert agent.database is not None
+        return int(agent.database.execute("PRAGMA page_count").fetchone()[0])
+
+    async with calling(tmp_path) as agent:
+        assert agent.database is not None
+        agent.database.execute("INSERT INTO results VALUES (99, zeroblob(2000000))")
+        agent.database.execute("DELETE FROM results")
+        agent.database.commit()
+        assert pages() > 400
+        await agent.clock.advance(INTERVAL_S)
+        await until(lambda: pages() < 100)
+
+
 async def test_a_disk_that_does_not_answer_holds_up_only_who_removes(agent, monkeypatch) -> None:
     removing, go_on = threading.Event(), threading.Event()
     real = Folders.remove_file
