@@ -132,7 +132,7 @@ async def test_a_shared_bundle_that_is_damaged_is_sent_again(tmp_path, left) -> 
 
     def damage(step: str) -> None:
         if step == "prepare":
-            for path in (agent.data / "bundles").iterdir():
+            for path in (tmp_path / str(left) / "agent/bundles").iterdir():
                 path.unlink() if left is None else path.write_bytes(left)
 
     async with calling(tmp_path / str(left)) as agent:
