@@ -16,7 +16,7 @@ from server.http.params import SERVICE, USER, Param, int_param, job_id, seconds,
 from server.http.reads import Messages
 from server.http.requested_job import wait_until
 from server.http.route import JOB, Route
-from server.stages.read import list_events, read_events, read_job
+from server.stages.read import read_events, read_job, read_list
 from server.store import events
 from server.store.events import EventsPage
 from server.store.pages import Filter
@@ -76,13 +76,15 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
 
     async def newer() -> EventsPage:
         nonlocal reached
-        page = await list_events(context.database, principal, where, reached, limit)
+        page = await read_list(context.database, principal, events.page, where, reached, limit)
         reached = page.reached
         return page
 
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
-            page = await list_events(context.database, principal, where, behind, _AT_ONCE)
+            page = await read_list(
+                context.database, principal, events.page, where, behind, _AT_ONCE
+            )
             return Messages(_messages(page.items), page.reached, page.more)
 
         key = (visible(principal), where, behind)

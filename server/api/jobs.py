@@ -26,8 +26,8 @@ from server.http.params import (
 )
 from server.http.requested_job import wait_for_job
 from server.http.route import JOB, Route, json_answer, tag_of
-from server.stages.read import job_of_key, list_jobs
-from server.store import attempts, events, jobs
+from server.stages.read import job_of_key, read_list
+from server.store import attempts, events, jobs, pages
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
@@ -80,7 +80,9 @@ async def page(request: web.Request, context: Context) -> JobPage:
         return await _page_of_key(request, context, user, request.query[_KEY])
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
-    jobs, following = await list_jobs(context.database, request[PRINCIPAL], where, before, limit)
+    jobs, following = await read_list(
+        context.database, request[PRINCIPAL], pages.page, where, before, limit
+    )
     items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
 

@@ -17,9 +17,9 @@ import structlog
 from server.domain import states
 from server.domain.errors import FerrymanError
 from server.stages.by_hand import Delete, RetryByHand
-from server.stages.read import list_ids, read_job
+from server.stages.read import read_job, read_list
 from server.stages.stage import Core, Stage
-from server.store import requests
+from server.store import pages, requests
 from server.store.pages import Filter
 from shared.principals import Principal
 from shared.wire import JobState
@@ -82,8 +82,8 @@ class Bulk(Stage):
             where = replace(where, among=AMONG.get(action))
         found: list[int] = []
         for _ in range(_PAGES):
-            ids, before_id = await list_ids(
-                self._database, principal, where, before_id, most - len(found)
+            ids, before_id = await read_list(
+                *(self._database, principal, pages.ids, where, before_id), most - len(found)
             )
             found += ids
             if before_id is None or len(found) >= most:

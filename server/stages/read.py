@@ -4,21 +4,24 @@ gets the answer for an unknown id.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.store import events, jobs, pages, requests
+from server.store import events, jobs, requests
 from server.store.events import EventsPage
 from server.store.pages import Filter
 from shared.principals import Principal
+from shared.sql import Tx
 from shared.sqlite.database import Database
-from shared.wire import JobState
 
 _NOBODY: Final = ""
 """No user is called so."""
+Args = ParamSpec("Args")
+Found = TypeVar("Found")
 
 
 async def read_job(database: Database, principal: Principal, job_id: int) -> Job:
@@ -40,39 +43,18 @@ async def read_events(
     return EventsPage(items, items[-1].seq if items else after, more=len(found) > limit)
 
 
-async def list_events(
-    database: Database, principal: Principal, where: Filter, after: int, limit: int
-) -> EventsPage:
-    """What happened to the jobs that fit and that the principal may see, from behind ``after``.
-    Raises NotAllowed.
-    """
-    visible = _visible(principal, where)
-    return await database.read_list(events.page, visible, after, limit)
-
-
-async def list_jobs(
-    database: Database, principal: Principal, where: Filter, before_id: int | None, limit: int
-) -> tuple[list[Job], int | None]:
-    """A page, as :func:`server.store.pages.page` gives it, of the jobs that fit and that the
-    principal may see. Raises NotAllowed.
-    """
-    return await database.read_list(pages.page, _visible(principal, where), before_id, limit)
-
-
-async def list_ids(
-    database: Database, principal: Principal, where: Filter, before_id: int | None, limit: int
-) -> tuple[list[int], int | None]:
-    """The numbers of the jobs that :func:`list_jobs` gives. Raises NotAllowed."""
-    return await database.read_list(pages.ids, _visible(principal, where), before_id, limit)
-
-
-async def count_jobs(
-    database: Database, principal: Principal, where: Filter, most: int
-) -> dict[JobState, int] | None:
-    """As :func:`server.store.pages.counts`, of the jobs that the principal may see. Raises
+async def read_list(
+    database: Database,
+    principal: Principal,
+    read: Callable[Concatenate[Tx, Filter, Args], Found],
+    where: Filter,
+    *args: Args.args,
+    **more: Args.kwargs,
+) -> Found:
+    """What the store reads of the jobs that fit and that the principal may see. Raises
     NotAllowed.
     """
-    return await database.read_list(pages.counts, _visible(principal, where), most)
+    return await database.read_list(read, _visible(principal, where), *args, **more)
 
 
 def _visible(principal: Principal, where: Filter) -> Filter:

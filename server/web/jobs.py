@@ -26,8 +26,8 @@ from server.http.params import FILTERS, MAX_ID, int_param, job_filter
 from server.http.permits import address
 from server.http.problems import Refusal
 from server.stages.bulk import AMONG, BulkAction
-from server.stages.read import count_jobs, list_jobs, read_job
-from server.store import batches, events
+from server.stages.read import read_job, read_list
+from server.store import batches, events, pages
 from server.store.pages import Filter
 from server.web.site import PageRoute, Site
 from shared.clock import Micros, utc
@@ -129,7 +129,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     following, counts, exact = None, None, None
     if which.problem is None:
         found, following = await _search(context, principal, which.where, cursor)
-        counts = await count_jobs(context.database, principal, which.where, _COUNTED)
+        counts = await read_list(context.database, principal, pages.counts, which.where, _COUNTED)
         exact = await _exact(context, principal, which, found)
     return site.page(
         request,
@@ -166,8 +166,8 @@ async def _search(
     found: list[Job] = []
     until = context.clock.monotonic() + _SEARCH_S
     for _ in range(_SLICES):
-        some, before = await list_jobs(
-            context.database, principal, where, before, ROWS - len(found)
+        some, before = await read_list(
+            context.database, principal, pages.page, where, before, ROWS - len(found)
         )
         found += some
         if before is None or len(found) >= ROWS or context.clock.monotonic() >= until:

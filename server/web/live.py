@@ -12,7 +12,7 @@ from server.http import event_stream
 from server.http.params import int_param
 from server.http.params import job_id as job_of
 from server.http.reads import Messages
-from server.stages.read import list_events, read_job
+from server.stages.read import read_job, read_list
 from server.store import events
 from server.store.pages import Filter
 from server.web.site import PageRoute, Site
@@ -29,7 +29,9 @@ async def of_all(request: web.Request, site: Site) -> web.StreamResponse:
 
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
-            page = await list_events(context.database, principal, Filter(), behind, _AT_ONCE)
+            page = await read_list(
+                context.database, principal, events.page, Filter(), behind, _AT_ONCE
+            )
             return Messages(_changed(page.reached, bool(page.items)), page.reached, page.more)
 
         key = ("live", visible(principal), behind)
