@@ -83,7 +83,7 @@ class Bulk(Stage):
         found: list[int] = []
         for _ in range(_PAGES):
             ids, before_id = await read_list(
-                *(self._database, principal, pages.ids, where, before_id), most - len(found)
+                self._database, principal, pages.ids, where, before_id, most - len(found)
             )
             found += ids
             if before_id is None or len(found) >= most:
