@@ -13,7 +13,6 @@ from server.stages.results import WaitingResults
 from server.stages.stage import Core
 from server.store.data_folder import UNKNOWN
 from shared.probe import Probe
-from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
 from shared.units.sizes import say_count
 
@@ -43,12 +42,11 @@ class Health:
     def __init__(
         self,
         core: Core,
-        database: Database,
         supervisor: Supervisor,
         clean: Clean,
         waiting: WaitingResults,
     ) -> None:
-        self._core, self._database, self._supervisor = core, database, supervisor
+        self._core, self._database, self._supervisor = core, core.database, supervisor
         self._clean, self._waiting = clean, waiting
         self._disk = Probe("the data folder", self._check_disk, core.clock)
         self._measured: Disk | None = None

@@ -40,7 +40,7 @@ _MOST: Final = 200
 
 async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
     """The document of a single job."""
-    queue = (await context.queue_of([job])).get(job.id)
+    queue = (await context.waiting([job])).get(job.id)
     moves = await context.database.read(events.moves, job.id, _MOST)
     newest = await context.database.read_list(attempts.newest, job.id, _MOST)
     more: dict[str, Any] = {

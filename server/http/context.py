@@ -46,7 +46,7 @@ from server.stages.sessions import Sessions
 from server.stages.stage import Core
 from server.stages.statistics import Statistics
 from server.stages.tokens import Tokens
-from server.stages.waiting import why_waiting
+from server.stages.waiting import Waiting
 from server.stages.webhooks import Webhooks
 from server.store import batches
 from server.store.data_folder import RecordKeeper
@@ -114,14 +114,13 @@ class Context(Core):
         self.webhooks = Webhooks(self, self.receivers, identity, machine)
         self.clean = Clean(self, self.delete, record.keep)
         self.statistics = Statistics(self)
+        self.waiting = Waiting(self, self.statistics, self.get.results.waiting)
         self.forget_user = ForgetUser(self, self.delete, self.schedules, self.tokens, self.audit)
         # The agents, and how everything is.
         self.agents = Agents(self)
         self.connections = Fleet(self, identity, self.agents, self.deliver, self.poll, self.get)
         self.supervisor, self.lag = Supervisor(), EventLoopLag(self.clock)
-        self.health = Health(
-            self, self.database, self.supervisor, self.clean, self.get.results.waiting
-        )
+        self.health = Health(self, self.supervisor, self.clean, self.get.results.waiting)
         self.reload = Reload(
             self.settings, read, self.connections, self.services, self.known, self.tokens
         )
@@ -171,18 +170,9 @@ class Context(Core):
                 "session ended, while this upload was under way"
             )
 
-    async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
-        """Why those of the jobs that wait do."""
-        now = self.clock.now()
-        return await why_waiting(
-            *(jobs, self.services, self.database, self.fleet, now, self.statistics.recent),
-            in_list=in_list,
-            disk_full=self.get.results.waiting,
-        )
-
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
         """The jobs as lists show them, those that wait with the reason."""
-        queue = await self.queue_of(jobs, in_list=True)
+        queue = await self.waiting(jobs, in_list=True)
         counts = await self.children_of(jobs)
         return [self.document(job, queue.get(job.id), counts.get(job.id)) for job in jobs]
 

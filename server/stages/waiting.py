@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from server.agents.registry import Registry
@@ -11,9 +11,10 @@ from server.domain.choose import Candidate, Limit, Recent, before_in_service, ro
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.stages.results import WaitingResults
+from server.stages.stage import Core, Stage
+from server.stages.statistics import Statistics
 from server.store import batches, dependencies, queue, totals
 from shared.clock import Micros, say_time, utc
-from shared.sqlite.database import Database
 from shared.wire import JobState, QueueInfo, WaitReason
 
 _NAMED: Final = 5
@@ -32,60 +33,69 @@ _FOR_A_SLOT: Final = frozenset(
 """Reasons that end when jobs before it start and end."""
 
 
-async def why_waiting(
-    listed: Sequence[Job],
-    services: Mapping[str, Service],
-    database: Database,
-    fleet: Registry,
-    now: Micros,
-    recent: Callable[[str], Awaitable[Recent]] | None = None,
-    *,
-    in_list: bool = False,
-    disk_full: WaitingResults | None = None,
-) -> dict[int, QueueInfo]:
-    """Position in the queue and reason of each of the jobs that waits; the others are left out.
+class Waiting(Stage):
+    """Says why jobs wait.
 
     Args:
-        recent: gives what a service did lately; None: no start is estimated.
-        in_list: positions are counted less far.
-        disk_full: results that do not fit on the server's disk, so that their agents get no job.
+        statistics: what services did lately.
+        results: those that do not fit on the server's disk, so that their agents get no job.
     """
-    waiting = [job for job in listed if _waits(job)]
-    if not waiting:
-        return {}
-    held = _Held(await totals.now(database), fleet)
-    parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
-    counted_of = await database.read(batches.several, [one for one in parents if one is not None])
-    queued = [job.id for job in waiting if job.state is JobState.QUEUED]
-    counted = _COUNTED_IN_LISTS if in_list else _COUNTED
-    before = await database.read_list(queue.queued_before, queued, counted)
-    found = {}
-    for job in waiting:
-        position = 1 + before.get(job.id, 0)
-        if job.state is JobState.SUBMITTED:
-            why = held.at_agent(job)
-        elif job.state is JobState.RUNNING:
-            why = _children(counted_of.get(job.id))
-        elif (service := services.get(job.service)) is None:
-            reason = f"the server has no service {job.service} in its settings"
-            why = _why(WaitReason.NO_SERVICE, reason)
-        else:
-            on = (
-                await database.read(dependencies.unmet, job.id)
-                if job.hold is Hold.DEPENDENCY and not in_list
-                else []
-            )
-            batch = counted_of.get(job.parent_id or 0)
-            why = (
-                _on_hold(job, on, batch)
-                or _not_sent(job, service, now)
-                or _no_room(disk_full, service, fleet)
-                or held.not_sent(job, service, position)
-            )
-            if recent is not None and why["code"] in _FOR_A_SLOT and position <= counted:
-                why |= held.expected(job, service, position, await recent(service.name), now)
-        found[job.id] = QueueInfo(position=position, **why)
-    return found
+
+    def __init__(self, core: Core, statistics: Statistics, results: WaitingResults) -> None:
+        super().__init__(core)
+        self._statistics, self._results = statistics, results
+
+    async def __call__(
+        self, listed: Sequence[Job], *, in_list: bool = False
+    ) -> dict[int, QueueInfo]:
+        """Position in the queue and reason of each of the jobs that waits; the others are left out.
+        ``in_list``: positions are counted less far.
+        """
+        waiting = [job for job in listed if _waits(job)]
+        if not waiting:
+            return {}
+        database, now = self._database, self._clock.now()
+        held = _Held(await totals.now(database), self._fleet)
+        parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
+        counted_of = await database.read(
+            batches.several, [one for one in parents if one is not None]
+        )
+        queued = [job.id for job in waiting if job.state is JobState.QUEUED]
+        counted = _COUNTED_IN_LISTS if in_list else _COUNTED
+        before = await database.read_list(queue.queued_before, queued, counted)
+        found = {}
+        for job in waiting:
+            position = 1 + before.get(job.id, 0)
+            if job.state is JobState.SUBMITTED:
+                why = held.at_agent(job)
+            elif job.state is JobState.RUNNING:
+                why = _children(counted_of.get(job.id))
+            elif (service := self._services.get(job.service)) is None:
+                reason = f"the server has no service {job.service} in its settings"
+                why = _why(WaitReason.NO_SERVICE, reason)
+            else:
+                on = (
+                    await database.read(dependencies.unmet, job.id)
+                    if job.hold is Hold.DEPENDENCY and not in_list
+                    else []
+                )
+                batch = counted_of.get(job.parent_id or 0)
+                why = (
+                    _on_hold(job, on, batch)
+                    or _not_sent(job, service, now)
+                    or self._no_room(service)
+                    or held.not_sent(job, service, position)
+                )
+                if why["code"] in _FOR_A_SLOT and position <= counted:
+                    recent = await self._statistics.recent(service.name)
+                    why |= held.expected(job, service, position, recent, now)
+            found[job.id] = QueueInfo(position=position, **why)
+        return found
+
+    def _no_room(self, service: Service) -> dict[str, Any] | None:
+        if not self._results.hold(one.name for one in self._fleet.candidates(service.name)):
+            return None
+        return _why(WaitReason.DISK_FULL, f"no job is sent now: {self._results.sentence()}")
 
 
 def _waits(job: Job) -> bool:
@@ -96,15 +106,6 @@ def _waits(job: Job) -> bool:
 
 def _why(code: WaitReason, reason: str, **more: Any) -> dict[str, Any]:
     return {"code": code, "reason": reason, **more}
-
-
-def _no_room(
-    results: WaitingResults | None, service: Service, fleet: Registry
-) -> dict[str, Any] | None:
-    agents = [one.name for one in fleet.candidates(service.name)]
-    if results is None or not results.hold(agents):
-        return None
-    return _why(WaitReason.DISK_FULL, f"no job is sent now: {results.sentence()}")
 
 
 def _children(batch: Batch | None) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.stages import get, inbox
 from server.stages.results import NoRoom
-from server.stages.waiting import why_waiting
 from server.store import jobs as store_jobs
 from shared.clock import yield_to_loop
 from shared.ids import AttemptKey
@@ -228,7 +227,7 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     await world.clock.advance(3_599.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
-    why = await why_waiting([job], {}, world.database, world.registry, 0)
+    why = await world.waiting([job])
     assert why[job_id].reason == "the server has no service s in its settings"
     await world.clock.advance(10.0)
     await sweep(world)

@@ -12,7 +12,6 @@ from server.domain.choose import Recent
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.stages import round
-from server.stages.waiting import why_waiting
 from server.store import claims
 from server.store.claims import Claimed
 from shared.clock import say_time, utc
@@ -40,10 +39,7 @@ async def sweep(world: World, after_s: float = 0.0) -> None:
 
 async def found(world: World, job_id: int) -> QueueInfo | None:
     job = await world.jobs.get(job_id)
-    why = await why_waiting(
-        [job], world.services, world.database, world.registry, world.steady.now()
-    )
-    return why.get(job_id)
+    return (await world.waiting([job])).get(job_id)
 
 
 async def waits(
@@ -149,8 +145,8 @@ async def test_the_start_of_a_job_that_waits_for_a_slot_is_estimated(world: Worl
             return recent
 
         listed, now = [await world.jobs.get(job_id)], world.steady.now()
-        how: Any = (world.services, world.database, world.registry, now, lately)
-        at = (await why_waiting(listed, *how, in_list=True))[job_id].expected_at
+        world.statistics.recent = lately  # type: ignore[method-assign, assignment]
+        at = (await world.waiting(listed, in_list=True))[job_id].expected_at
         return None if at is None else (at - utc(now)).total_seconds()
 
     await world.start()

@@ -31,6 +31,8 @@ from server.stages.poll import Poll
 from server.stages.round import Round
 from server.stages.schedules import Schedules
 from server.stages.stage import Core
+from server.stages.statistics import Statistics
+from server.stages.waiting import Waiting
 from server.stages.wakeups import JobWakeups
 from server.storage import contents, folder, scratch
 from server.storage.contents import Contents
@@ -193,6 +195,8 @@ class World:
         self.contents = core.contents
         self.accept = Accept(core)
         self.get = Get(core, self.report_delay_s)
+        self.statistics = Statistics(core)
+        self.waiting = Waiting(core, self.statistics, self.get.results.waiting)
         self.poll = Poll(core, self.get)
         self.deliver = Deliver(core, self.get)
         inputs: Any = self.deliver._inputs

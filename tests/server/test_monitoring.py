@@ -315,7 +315,7 @@ async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk
 
     loop = Loop("cleaner", SimpleNamespace(run_once=sweep), 10.0, asyncio.Event(), clock)
     supervisor, other = Supervisor(), cast(Any, None)
-    health = Health(core(clock=clock), other, supervisor, other, other)
+    health = Health(core(clock=clock), supervisor, other, other)
     monkeypatch.setattr(health, "troubles", AsyncMock(side_effect=lambda: troubles))
     supervisor.start([loop], [])
     with capture_logs():  # to show all failures costs more than the rest

@@ -84,7 +84,7 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
     if principal.role is Role.LINK:
         # Whoever has a link is anybody, and such an address may hold a secret of the portal.
         job = replace(job, callback_url=None)
-    queue = (await context.queue_of([job])).get(job.id)
+    queue = (await context.waiting([job])).get(job.id)
     batch = (await context.children_of([job])).get(job.id)
     document = context.document(job, queue, batch)
     actions = possible_actions(job, principal)
