@@ -18,11 +18,6 @@ from shared.probe import PATIENCE_S
 log = structlog.get_logger()
 
 
-def sweep_failures() -> Counter:
-    """Counts the sweeps that failed."""
-    return counter("ferryman_loop_failures", "Sweeps that failed.", "loop")
-
-
 class Sweep(Protocol):
     """It may have a method ``until_next_s``: seconds until it knows that it has something to do."""
 
@@ -50,8 +45,8 @@ class Loop:
         self.name, self._sweep, self._every_s = name, sweep, every_s
         self._until_next_s: Callable[[], float] = getattr(sweep, "until_next_s", lambda: math.inf)
         self._wakeup, self._clock = wakeup, clock
-        self.failures = sweep_failures()
-        """One for all loops, once the supervisor has them."""
+        self.failures: Counter | None = None
+        """Of all loops; the supervisor has it."""
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
         self._round_at = self.last_ok
@@ -87,7 +82,8 @@ class Loop:
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
                 self._failed = True
-                self.failures.labels(self.name).inc()
+                if self.failures is not None:
+                    self.failures.labels(self.name).inc()
             else:
                 self.last_ok = self._clock.monotonic()
                 if self._failed:
@@ -104,7 +100,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.loops: Sequence[Loop] = ()
-        self.failures = sweep_failures()
+        self.failures = counter("ferryman_loop_failures", "Sweeps that failed.", "loop")
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._following: list[asyncio.Task[None]] = []

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 
@@ -104,16 +104,13 @@ class Sessions:
     measures: Measures = field(default_factory=Measures)
 
 
-class Inputs(Protocol):
+@dataclass(frozen=True, slots=True)
+class Inputs:
     """A ZIP of other jobs' files, which an attempt gets beside its bundle."""
 
-    @property
-    def size(self) -> int: ...
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-    @property
-    def sha256(self) -> str: ...
+    size: int
+    sha256: str
+    file: ScratchFile
 
 
 class Agent:

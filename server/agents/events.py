@@ -40,8 +40,8 @@ class Heard:
 
 async def listen(client: FerrymanAgent, after: int, clock: Clock) -> AsyncIterator[Heard]:
     """What it says about payloads of ours; ends, or raises Unreachable, as the connection does."""
-    async with client.event_stream(after, results=MAX_RESULT, quick_ms=QUICK_MS) as stream:
-        async for heard in read(stream, clock):
+    async with client.event_stream(after, MAX_RESULT, QUICK_MS) as answer:
+        async for heard in read(answer.content, clock):
             payload = heard.event.payload
             if payload is None or client.is_ours(payload):
                 if heard.result is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -114,7 +114,7 @@ class FerrymanAgent(Agent):
         size = job.bundle.size
         async with self._sessions.contents.open(FileKind.BUNDLE, job.bundle) as bundle:
             whole = size + (0 if inputs is None else inputs.size)
-            source = _one_after_the_other(bundle, inputs)
+            source = _one_after_the_other(bundle, None if inputs is None else inputs.file)
             if whole > _SMALL:
                 return self._ordered(await self._sender.stream(order, size, source, whole), job)
             content = b"".join([chunk async for chunk in source])
@@ -282,15 +282,12 @@ class FerrymanAgent(Agent):
 
     # -- helpers
 
-    @asynccontextmanager
-    async def event_stream(self, after: int, **wanted: int) -> AsyncIterator[aiohttp.StreamReader]:
+    def event_stream(
+        self, after: int, results: int, quick_ms: int
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Changes of payloads as they happen. Raises Unreachable when it breaks off."""
-        params = {"after": str(after), "server": self._server}
-        params |= {name: str(value) for name, value in wanted.items()}
-        async with self._call(
-            "GET", f"{self.base}/events", params=params, timeout=_STREAM
-        ) as answer:
-            yield answer.content
+        params = {"after": after, "server": self._server, "results": results, "quick_ms": quick_ms}
+        return self._call("GET", f"{self.base}/events", params=params, timeout=_STREAM)
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
         return self._judge(await super()._refusal(answer))

@@ -20,7 +20,7 @@ from server.domain.jobs import Job, Move
 from server.domain.retry import Backoff
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
-from server.stages.inputs import Inputs, InputsNotMade, NoInputs
+from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
 from server.stages.stage import Core, Stage
 from server.store import bundles, jobs
 from shared.ids import AttemptKey
@@ -42,7 +42,7 @@ class Deliver(Stage):
     def __init__(self, core: Core, get: Get) -> None:
         super().__init__(core)
         self._get = get
-        self._inputs = Inputs(core)
+        self._inputs = MakeInputs(core)
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""

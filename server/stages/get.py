@@ -290,7 +290,9 @@ class Get(Stage):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = None
                 if payload.result is not None:
-                    result = await self.results.fetch(agent, payload, report.result, pending)
+                    result = await self.results.fetch(
+                        *(agent, payload.id, payload.result, report.result, pending)
+                    )
                 ended = await self._end_with(report, job, payload, result)
                 if ended:
                     pending.commit()
@@ -413,7 +415,9 @@ class Get(Stage):
                 payload = await self._fitting(report, payload, job)
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
-                result = await self.results.fetch(agent, payload, report.result, pending)
+                result = await self.results.fetch(
+                    *(agent, payload.id, payload.result, report.result, pending)
+                )
                 kept = await self._database.write(attempts.attach_result, report.key, result)
                 if kept:
                     pending.commit()

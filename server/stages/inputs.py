@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from server.agents.agent import Inputs
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.stages.merged_results import (
@@ -41,25 +41,13 @@ class InputsNotMade(Exception):
     """They cannot be put together now, as on a full disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputsFile:
-    """A ZIP, in a scratch file."""
-
-    size: int
-    sha256: str
-    file: ScratchFile
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self.file.__aiter__()
-
-
-class Inputs(Stage):
+class MakeInputs(Stage):
     """Puts inputs together: ``inputs/17/`` for each of ``inputs_from``, and the results of the
     children, ``children/NAME/``, for gather.sh.
     """
 
     @asynccontextmanager
-    async def of(self, job: Job) -> AsyncIterator[InputsFile | None]:
+    async def of(self, job: Job) -> AsyncIterator[Inputs | None]:
         """The inputs of an attempt that is to be sent; None: it has none. Raises NoInputs,
         InputsNotMade.
         """
@@ -76,7 +64,7 @@ class Inputs(Stage):
                 raise NoInputs(problem.message) from None
             except OSError as problem:
                 raise InputsNotMade(problem.strerror or str(problem)) from problem
-            yield InputsFile(size, sha256, file)
+            yield Inputs(size, sha256, file)
 
     async def _make(self, parts: list[Part], file: ScratchFile) -> tuple[int, str]:
         async with merged_results(self._contents, self._scratch, parts) as merged:

@@ -22,7 +22,7 @@ from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
 from shared.units.sizes import say_count, say_size
-from shared.wire import PayloadDoc
+from shared.wire import ResultInfo
 
 _MAX_DOWNLOADS: Final = 8  # from one agent at once
 UNCHECKED: Final = 1 << 20
@@ -252,7 +252,12 @@ class Results:
             self._ended -= Counter([key])
 
     async def fetch(
-        self, agent: Agent, payload: PayloadDoc, came: bytes | None, pending: PendingFiles
+        self,
+        agent: Agent,
+        payload_id: int,
+        announced: ResultInfo,
+        came: bytes | None,
+        pending: PendingFiles,
     ) -> Result:
         """Download what a payload left, and store it.
 
@@ -262,27 +267,24 @@ class Results:
         Raises:
             AgentError, OSError: it could not be fetched, or not stored.
         """
-        announced = payload.result
-        if came is not None and announced is not None:
-            whole = announced.size, announced.sha256, announced.inputs
+        whole = announced.size, announced.sha256, announced.inputs
+        if came is not None:
             return await self.store(pending, came, *whole)
         async with self._scratch.file() as content:
-            most = announced.size if announced is not None else None
             try:
                 async with self._downloads.setdefault(
                     agent.name, asyncio.Semaphore(_MAX_DOWNLOADS)
                 ):
-                    fetched = await agent.fetch(payload.id, content, most)
+                    fetched = await agent.fetch(payload_id, content, announced.size)
             except NoSuchPayload as problem:
                 raise Unreachable(str(problem), sent=True) from problem
-            if announced is not None and announced.sha256 != fetched.sha256:
+            if announced.sha256 != fetched.sha256:
                 raise Unreachable(
                     f"the result arrived damaged: {fetched.size} of {announced.size} bytes, "
                     "and not the digest that was announced",
                     sent=True,
                 )
-            inputs = announced.inputs if announced is not None else 0
-            return await self.store(pending, content, fetched.size, fetched.sha256, inputs)
+            return await self.store(pending, content, *whole)
 
     async def store(
         self,

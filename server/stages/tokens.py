@@ -49,9 +49,8 @@ def random_text(letters: str, length: int) -> str:
 class Tokens(Stage):
     """All tokens, in memory as in the database."""
 
-    def __init__(self, core: Core, random_text: Callable[[str, int], str] = random_text) -> None:
+    def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self._random = random_text
         self._known: dict[str, tuple[TokenRecord, Principal]] = {}
         self._uses: dict[str, tuple[Micros, str]] = {}
 
@@ -153,7 +152,7 @@ class Tokens(Stage):
         the name is another principal's.
         """
         now = self._clock.now()
-        token_id, secret = self._random(rules.ID_LETTERS, rules.ID_LENGTH), self._secret()
+        token_id, secret = random_text(rules.ID_LETTERS, rules.ID_LENGTH), _secret()
         record = TokenRecord(
             token_id,
             rules.digest_of(secret),
@@ -195,7 +194,7 @@ class Tokens(Stage):
             NoSuchToken
             Conflict: it was revoked or has expired.
         """
-        now, secret = self._clock.now(), self._secret()
+        now, secret = self._clock.now(), _secret()
 
         def change(one: TokenRecord) -> TokenRecord:
             if not one.live(now):
@@ -252,8 +251,9 @@ class Tokens(Stage):
             return record
         return replace(record, last_used_at=use[0], last_used_from=use[1])
 
-    def _secret(self) -> str:
-        return self._random(rules.LETTERS, rules.SECRET_LENGTH)
+
+def _secret() -> str:
+    return random_text(rules.LETTERS, rules.SECRET_LENGTH)
 
 
 def _refused(why: str) -> Principal:

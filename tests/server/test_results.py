@@ -17,7 +17,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.stages import merged_results as merged_module
 from server.stages.deferral import Children, children_of
-from server.stages.inputs import Inputs, InputsNotMade, NoInputs
+from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, WaitingResults
 from server.storage.folder import Storage
@@ -186,7 +186,7 @@ class Place:
         self.scratch = Scratch(self.staging, new_name)
         self.storage = Storage(folder, self.scratch, new_name)
         shared = core(database=self, storage=self.storage, scratch=self.scratch)
-        self.contents, self.inputs = shared.contents, Inputs(shared)
+        self.contents, self.inputs = shared.contents, MakeInputs(shared)
         self.known: dict[int, Job] = {}
 
     async def read(self, work: object, job_id: int) -> Job | None:

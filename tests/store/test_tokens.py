@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -125,9 +124,8 @@ async def test_a_page_has_what_was_asked_for(
 
 
 def in_use(database: Database) -> tuple[SimClock, Tokens]:
-    clock, numbers = SimClock(), count()
-    parts = core(database=database, clock=clock)
-    return clock, Tokens(parts, lambda _, length: str(next(numbers)).rjust(length, "0"))
+    clock = SimClock()
+    return clock, Tokens(core(database=database, clock=clock))
 
 
 async def test_the_tokens_of_a_user_end_while_others_change(database: Database) -> None:
