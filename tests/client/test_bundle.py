@@ -6,7 +6,6 @@ import io
 import json
 import os
 import socket
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ferryman.errors import BadBundle
 from shared.files.names import UnsafeName, safe_path
 from tests.client.fake_server import accepted
 from tests.kit.each import each
+from tests.kit.raw_archives import zipped
 
 
 @pytest.fixture
@@ -122,22 +122,17 @@ def test_a_name_that_the_client_refuses_no_server_takes(name):
 
 
 def test_one_archive_is_sent_as_it_is_and_looked_into_where_it_is_a_zip(folder, tmp_path):
-    def zipped(name, *names):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            for one in names:
-                archive.writestr(one, "true\n")
-        return tmp_path / name
-
-    archives = [tmp_path / name for name in ("b.tar", "b.tar.gz", "B.TGZ")]
-    for path in archives:
-        path.write_bytes(b"the server looks into it")
-    for path in (*archives, zipped("b.zip", "top/run.sh")):
+    for name in ("b.tar", "b.tar.gz", "B.TGZ", "b.zip"):
+        path = tmp_path / name
+        is_zip = path.suffix == ".zip"
+        path.write_bytes(zipped({"top/run.sh": b""}) if is_zip else b"the server looks into it")
         (part,) = gather(path)
         assert (part.field, part.name, part.source) == ("bundle", path.name, path)
     parts = gather([folder / "run.sh", path])
     assert [(part.field, part.name) for part in parts] == [("file", "b.zip"), ("file", "run.sh")]
+    path.write_bytes(zipped({"a/run.sh": b"", "b/x": b""}))
     with pytest.raises(BadBundle, match=r"no run\.sh"):
-        gather(zipped("b.zip", "a/run.sh", "b/x"))
+        gather(path)
     path.write_bytes(b"no zip")
     with pytest.raises(BadBundle, match="not a ZIP"):
         gather(path)

@@ -20,7 +20,7 @@ from ferryman.download import ObjectSink, leads_elsewhere, target_path, unpack
 from tests.client import fake_server
 from tests.client.fake_server import HERE, FakeServer, doc, hang_up, job, page, problem
 from tests.kit.each import each
-from tests.kit.raw_archives import zipped
+from tests.kit.raw_archives import RawZip, zipped
 
 CONTENT = zipped({"a": bytes(range(251)) * 12_000}, zipfile.ZIP_STORED)  # 3 MB
 DAMAGED = CONTENT[:1_000] + b"x" + CONTENT[1_001:]
@@ -259,20 +259,10 @@ def test_a_file_that_takes_less_than_it_is_given_gets_all():
     assert file.getvalue() == b"0123456789" * 3
 
 
-def packed(files: dict[str, bytes], mode: int = 0o644) -> io.BytesIO:
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            entry = zipfile.ZipInfo(name)
-            entry.external_attr = mode << 16
-            archive.writestr(entry, content)
-    return target
-
-
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes: that is not proved")
 def test_what_could_be_run_can_be_run(tmp_path):
-    unpack(packed({"tool": b"#!/bin/sh"}, 0o7755), tmp_path)
-    unpack(packed({"text": b"text"}, 0o644), tmp_path)
+    archive = RawZip().add(b"tool", b"#!/bin/sh", mode=0o7755).add(b"text", b"text", mode=0o644)
+    unpack(io.BytesIO(archive.bytes()), tmp_path)
     assert os.access(tmp_path / "tool", os.X_OK)
     assert not (tmp_path / "text").stat().st_mode & 0o111
     assert not (tmp_path / "tool").stat().st_mode & 0o7000
@@ -283,7 +273,7 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(tmp_p
     folder.mkdir()
     for name in ("../x", "/x", "a/../../x", "a//x", "a/./x", ".."):
         with pytest.raises(errors.NotUnderstood, match="leads elsewhere"):
-            unpack(packed({"good": b"x", name: b"x"}), folder)
+            unpack(io.BytesIO(zipped({"good": b"x", name: b"x"})), folder)
     with pytest.raises(errors.BadArgument, match="leads elsewhere"):
         target_path(tmp_path, "..")
     with pytest.raises(errors.NotUnderstood, match="cannot be read"):

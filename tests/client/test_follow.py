@@ -1,7 +1,6 @@
 """Waiting for jobs, following their history, listing, cancelling, and many jobs at once."""
 
 import asyncio
-import zipfile
 from collections.abc import AsyncGenerator, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from ferryman.transport import AT_ONCE
 from shared.wire import EventPage
 from tests.client import fake_server
 from tests.client.fake_server import HERE, doc, event, hang_up, job, jobs
+from tests.kit.raw_archives import zipped
 from tests.kit.waiting import turns, until
 
 R, C = JobState.RUNNING, JobState.COMPLETED
@@ -179,8 +179,7 @@ async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(f
         assert (await anext(made)).id == 1
         with pytest.raises(errors.BadBundle, match=r"in\.txt"):
             await anext(made)
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-            archive.writestr("run.sh", b"true")
+        (tmp_path / "a.zip").write_bytes(zipped({"run.sh": b"true"}))
         with pytest.raises(errors.BadBundle, match="cannot be sent with each job"):
             await anext(client.map(tmp_path / "a.zip", [{}], service="s"))
     assert len(fake.uploads) == 21
