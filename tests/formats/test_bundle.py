@@ -112,9 +112,7 @@ def test_bundles_beyond_the_old_limits_of_zip_can_be_read(tmp_path, monkeypatch)
     plain = write_bundle(tmp_path / "plain", files)
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 100)
-    with zipfile.ZipFile(tmp_path / "b", "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
+    (tmp_path / "b").write_bytes(zipped(files, zipfile.ZIP_STORED))
     assert b"PK\6\6" in (tmp_path / "b").read_bytes()  # a ZIP64 end record
     with BundleReader(tmp_path / "b") as reader:
         assert reader.summary().digest == plain.digest
