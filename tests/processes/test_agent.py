@@ -40,25 +40,18 @@ echo begun; while :; do sleep 1000; done
 }
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    """One agent, with one slot and a secret, for those that leave it as it was."""
-    home = tmp_path_factory.mktemp("agent")
-    with agent(home, "--slots", "1", AWS_SECRET_ACCESS_KEY="LEAK") as started:
-        yield started
-
-
 def key() -> str:
     """Of a job that no other test has."""
     return f"{next(_JOBS)}.1"
 
 
-def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(running) -> None:
+def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(tmp_path) -> None:
     if os.geteuid() != 0:
         pytest.skip("not root: that a bundle fits on a job's own disk is not proved")
     files = {"run.sh": b"true\n", **{f"many/{number}": b"x" for number in range(900)}}
     limits = LIMITS.model_copy(update={"disk": 8 << 20})
-    ended = running.ended(running.submit(key(), files, limits=limits)["id"])
+    with agent(tmp_path) as running:
+        ended = running.ended(running.submit(key(), files, limits=limits)["id"])
     assert (ended["reason"], ended["interrupted"]) == ("disk_limit", False)
     assert "902 files and folders" in ended["message"]
 

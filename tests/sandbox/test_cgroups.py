@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -206,15 +205,10 @@ def real() -> Iterator[Cgroup]:
     assert not any(folder.exists() for folder in group.folders)
 
 
-def joined(group: Cgroup, script: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a shell that joins the group as a job does."""
-    words = ["/bin/sh", "-c", JOIN, "join", *group.join_files, "--", "/bin/sh", "-c", script]
-    return subprocess.run(words, text=True, check=False, **how)
-
-
 def test_a_process_that_joins_a_group_is_in_all_hierarchies_with_its_children(real: Cgroup) -> None:
     show = "cat /proc/$$/cgroup /proc/self/cgroup; true"  # the shell's, then its child's
-    said = joined(real, show, capture_output=True).stdout
+    words = ["/bin/sh", "-c", JOIN, "join", *real.join_files, "--", "/bin/sh", "-c", show]
+    said = subprocess.run(words, text=True, check=False, capture_output=True).stdout
     own = f"/{real.folders[0].parent.name}/a-1"
     assert sum(line.endswith(own) for line in said.splitlines()) == 2 * len(real.folders)
     # without the lock of cgroup.procs, which stops every fork on the host
