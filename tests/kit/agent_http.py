@@ -24,7 +24,7 @@ from shared.wire import START, Limits, Order
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.raw_archives import FORM, file_part, form_of, write_bundle
-from tests.kit.waiting import until
+from tests.kit.waiting import eventually, until
 from tests.kit.warm import open_files, tasks_now, until_nothing
 
 SERVER = "server-one"
@@ -259,8 +259,12 @@ async def warm_agent(
         await found.forget(await found.completed())
         tasks = tasks_now()
         yield found
-        await found.clock.advance(2)  # a stream notices at its next line that nobody reads it
-        await until_nothing(lambda: max(0, tasks_now() - tasks))
+
+        async def left() -> int:
+            await found.clock.advance(2)  # a stream notices at its next line that nobody reads it
+            return tasks_now() - tasks
+
+        await eventually(left, lambda count: count <= 0)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
