@@ -122,12 +122,14 @@ def test_a_name_that_the_client_refuses_no_server_takes(name):
 
 
 def test_one_archive_is_sent_as_it_is_and_looked_into_where_it_is_a_zip(folder, tmp_path):
-    for name in ("b.tar", "b.tar.gz", "B.TGZ", "b.zip"):
-        path = tmp_path / name
-        is_zip = path.suffix == ".zip"
-        path.write_bytes(zipped({"top/run.sh": b""}) if is_zip else b"the server looks into it")
-        (part,) = gather(path)
-        assert (part.field, part.name, part.source) == ("bundle", path.name, path)
+    archives = [tmp_path / name for name in ("b.tar", "b.tar.gz", "B.TGZ")]
+    for archive in archives:
+        archive.write_bytes(b"the server looks into it")
+    path = tmp_path / "b.zip"
+    path.write_bytes(zipped({"top/run.sh": b""}))
+    for archive in (*archives, path):
+        (part,) = gather(archive)
+        assert (part.field, part.name, part.source) == ("bundle", archive.name, archive)
     parts = gather([folder / "run.sh", path])
     assert [(part.field, part.name) for part in parts] == [("file", "b.zip"), ("file", "run.sh")]
     path.write_bytes(zipped({"a/run.sh": b"", "b/x": b""}))
