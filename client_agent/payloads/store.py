@@ -222,10 +222,11 @@ class Payloads(PayloadReads):
         if self._database.failure is None:
             return None
         try:  # it may have recovered
-            await self._database.write(lambda tx: tx.rows("UPDATE sequence SET value = value"))
+            await self._database.probe()
         except DatabaseUnavailable as problem:
             return str(problem)
-        return None
+        failure = self._database.failure
+        return None if failure is None else str(failure)
 
     # -- accepting
 

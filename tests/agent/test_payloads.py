@@ -28,6 +28,7 @@ from client_agent.storage import folders
 from client_agent.storage.folders import Folders
 from shared.clock import SECOND, from_iso
 from shared.sqlite.database import Database
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import PayloadState
 from tests.agent.test_intake import half_sent
 from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, digest
@@ -197,6 +198,26 @@ async def test_settling_does_not_refuse_a_submit_that_is_being_stored(agent, mon
     status, taken = await posting
     assert (status, taken["status"]) == (200, "Prepared")
     assert (await agent.settle())[1]["payload"]["id"] == taken["id"]
+
+
+async def test_a_database_that_is_too_full_for_a_result_says_so(tmp_path) -> None:
+    """Small changes succeed all the same, so that more would be taken that cannot end."""
+    database = await open_database(tmp_path / "agent.sqlite")
+    payloads = await Payloads.open(database, SimClock())
+    new = NewPayload(None, None, "example", "1", 60.0, LIMITS, "file", 1, "digest")
+    added, _ = await payloads.add(new)
+    await payloads.start(added.id, 7, "", {})
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1"))
+    how = added.id, PayloadState.RUNNING, Outcome(PayloadState.COMPLETED), bytes(folders.ROW_BYTES)
+    with pytest.raises(DatabaseUnavailable):
+        await payloads.end(*how)
+    for _ in range(2):
+        assert await payloads.problem() == "no space left for the database"
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
+    assert await payloads.problem() is None
+    assert await payloads.end(*how) is not None
+    assert await payloads.results([added.id]) == {added.id: bytes(folders.ROW_BYTES)}
+    await database.close()
 
 
 # -- what is too old
