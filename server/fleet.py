@@ -19,7 +19,6 @@ import aiohttp
 import structlog
 
 from server.agents.agent import Agent, Sessions
-from server.agents.events import listen
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.orchestrator import OrchestratorClient
 from server.domain.agents import AgentError, Contact, RefusedByAgent
@@ -117,7 +116,7 @@ class Follower:
     async def _read(self, client: FerrymanAgent, first: PayloadList) -> None:
         await self._get.reconcile(client, client.pages(first))
         self._reading = True
-        async for heard in listen(client, first.seq, self._clock):
+        async for heard in client.listen(first.seq):
             event, client.heard_at = heard.event, self._clock.now()
             if event.status is not None:
                 self._status(event.status)
@@ -176,7 +175,10 @@ class _Known:
     connection: Mapping[str, Any]
     """What its client was made of, secrets included."""
     client: Agent
-    address: str
+
+    @property
+    def address(self) -> str:
+        return contact(self.client.name, self.table).address
 
 
 class Fleet:
@@ -301,11 +303,11 @@ class Fleet:
         connection = await asyncio.to_thread(_connection, table)
         known = self._known.get(name)
         if known is not None and known.connection == connection:
-            return _Known(table, connection, known.client, known.address)
+            return _Known(table, connection, known.client)
         made = await asyncio.to_thread(
             client, name, table, self._sessions, self._identity, self._clock
         )
-        return _Known(table, connection, made, contact(name, table).address)
+        return _Known(table, connection, made)
 
 
 def _connection(table: AgentTable) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
 import structlog
+from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from server.agents import answers
@@ -21,12 +23,14 @@ from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unre
 from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.storage.scratch import ScratchFile
+from shared.clock import Clock
 from shared.http.numbers import whole_number
 from shared.ids import AttemptKey, Start
 from shared.wire import (
     FILE_SIZE,
     LOG_SIZE,
     START,
+    AgentEvent,
     AgentHealth,
     Order,
     OrderAnswer,
@@ -49,6 +53,28 @@ _MOST_PAYLOADS: Final = 100_000
 _NO_BYTES: Final = 2**62
 """An offset behind every log."""
 _GONE: Final = frozenset({"log_gone", "files_gone"})
+MAX_RESULT: Final = 1 << 20
+"""Bytes of a result that comes behind its line."""
+QUICK_MS: Final = 100
+"""An attempt that ends within so long of its start is reported once, as ended."""
+SILENT_S: Final = 10.0
+"""An agent that sends a heartbeat each second counts as gone when it has sent nothing for so
+long."""
+_LINES: Final = 100
+"""Then others have a turn: lines that are there already are read without one."""
+_LINE_BYTES: Final = 1 << 20
+"""A payload's live values have limits, and so has its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One event."""
+
+    event: AgentEvent
+    result: bytes | None
+    """Of its payload, as it came: it is still to be checked. None: it has to be fetched."""
+    size: int
+    """Bytes of its line."""
 
 
 class FerrymanAgent(Agent):
@@ -282,12 +308,19 @@ class FerrymanAgent(Agent):
 
     # -- helpers
 
-    def event_stream(
-        self, after: int, results: int, quick_ms: int
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Changes of payloads as they happen. Raises Unreachable when it breaks off."""
-        params = {"after": after, "server": self._server, "results": results, "quick_ms": quick_ms}
-        return self._call("GET", f"{self.base}/events", params=params, timeout=_STREAM)
+    async def listen(self, after: int) -> AsyncIterator[Heard]:
+        """What it says about payloads of ours; ends, or raises Unreachable, as the connection does."""
+        params = {"after": after, "server": self._server}
+        params |= {"results": MAX_RESULT, "quick_ms": QUICK_MS}
+        async with self._call(
+            "GET", f"{self.base}/events", params=params, timeout=_STREAM
+        ) as answer:
+            async for heard in read_events(answer.content, self._clock):
+                payload = heard.event.payload
+                if payload is None or self.is_ours(payload):
+                    if heard.result is not None:
+                        self.count("result", "ok", len(heard.result))
+                    yield heard
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
         return self._judge(await super()._refusal(answer))
@@ -336,3 +369,46 @@ def _size(answer: aiohttp.ClientResponse, header: str) -> int:
     if size is None:
         raise ValueError(f"an answer without {header}")
     return size
+
+
+async def read_events(stream: aiohttp.StreamReader, clock: Clock) -> AsyncIterator[Heard]:
+    """The events, until the stream ends.
+
+    Raises:
+        ValueError: it is not an agent's stream.
+        TimeoutError: it has sent nothing for too long.
+        aiohttp.ClientError
+    """
+    lines, silent_s = 0, None
+    while line := await _line(stream, silent_s):
+        lines += 1
+        if not lines % _LINES:
+            await clock.sleep(0.0)
+        if not line.strip():
+            continue
+        event = AgentEvent.model_validate_json(line)
+        if event.status is not None:
+            silent_s = SILENT_S
+        yield Heard(event, await _result(stream, event, silent_s), len(line))
+
+
+async def _line(stream: aiohttp.StreamReader, silent_s: float | None) -> bytes:
+    try:
+        async with asyncio.timeout(silent_s):
+            return await stream.readline(max_line_length=_LINE_BYTES)
+    except LineTooLong:
+        raise ValueError("a line without end among its events") from None
+
+
+async def _result(
+    stream: aiohttp.StreamReader, event: AgentEvent, silent_s: float | None
+) -> bytes | None:
+    if not event.result_bytes:
+        return None
+    if event.payload is None or event.result_bytes > MAX_RESULT:
+        raise ValueError("a result among its events that was not asked for")
+    try:
+        async with asyncio.timeout(silent_s):
+            return await stream.readexactly(event.result_bytes)
+    except asyncio.IncompleteReadError:
+        raise ValueError("its events end within a result") from None

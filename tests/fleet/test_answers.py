@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp.base_protocol import BaseProtocol
 
-from server.agents import answers, events
+from server.agents import answers, ferryman_agent
 from server.agents.agent import Agent
 from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.agents import NoSuchPayload, RefusedByAgent, Unreachable
@@ -168,7 +168,7 @@ async def heard(*pieces: bytes) -> list[tuple[int | None, bytes | None]]:
     for piece in pieces:
         stream.feed_data(piece)
     stream.feed_eof()
-    found = events.read(stream, RealClock())
+    found = ferryman_agent.read_events(stream, RealClock())
     return [
         (one.event.payload.id if one.event.payload else None, one.result) async for one in found
     ]
@@ -183,7 +183,7 @@ async def test_results_are_read_from_behind_their_lines() -> None:
 @each(
     "broken",
     [
-        line(payload=reported(7), result_bytes=events.MAX_RESULT + 1) + b"x",
+        line(payload=reported(7), result_bytes=ferryman_agent.MAX_RESULT + 1) + b"x",
         line(result_bytes=3) + b"abc",
         line(payload=reported(7), result_bytes=3) + b"ab",
         b'{"seq":1,"result_bytes":-1}\n',

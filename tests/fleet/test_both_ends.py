@@ -21,8 +21,7 @@ from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from server.agents import ferryman_agent
 from server.agents.agent import Sessions
-from server.agents.events import MAX_RESULT, QUICK_MS
-from server.agents.ferryman_agent import FerrymanAgent
+from server.agents.ferryman_agent import MAX_RESULT, QUICK_MS, FerrymanAgent
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.agents import events as agent_events
+from server.agents import ferryman_agent as agent_events
 from server.agents.agent import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.registry import Registry
