@@ -51,14 +51,14 @@ class ServerMetrics(ProgramMetrics):
         with contextlib.suppress(DatabaseUnavailable):
             records = await of.agents.all()
             stored = await self._of_store(services)
-        found = [*stored, _listeners(of.measures.listeners)]
+        text = "Streams of server-sent events that are open."
+        found = [*stored, _each("ferryman_event_listeners", text, "route", of.measures.listeners)]
         found += _of_loops(await of.health.troubles(), of.supervisor.loops)
         found += _of_disk(await of.health.disk(), (await of.health.database_bytes())[0])
         found += _of_agents(of.fleet, records)
         found += _of_services(services, of.fleet)
-        waiting: dict[Labels, float] = {("disk",): len(of.get.results.waiting)}
-        text = "Results that cannot be stored now."
-        found.append(gauge("ferryman_results_waiting", text, ("reason",), waiting))
+        waiting, text = {"disk": len(of.get.results.waiting)}, "Results that cannot be stored now."
+        found.append(_each("ferryman_results_waiting", text, "reason", waiting))
         found.append(_one("ferryman_store_readable", "1: the store could be read.", bool(stored)))
         return found
 
@@ -81,6 +81,11 @@ class ServerMetrics(ProgramMetrics):
         ]
 
 
+def _each(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """How things are now, by one label."""
+    return gauge(name, text, (label,), {(one,): float(value) for one, value in values.items()})
+
+
 def _one(name: str, text: str, value: float) -> Metric:
     return gauge(name, text, (), {(): float(value)})
 
@@ -96,27 +101,27 @@ def of_jobs(
     A service that is neither in the settings nor was made by an operator is ``other``.
     """
     jobs = Counter[Labels]({(name, state): 0 for name in services for state in _JOB_STATES})
-    oldest: dict[Labels, float] = {(name,): 0.0 for name in services}
+    oldest = dict.fromkeys(services, 0.0)
     for (name, state), count in counted.items():
         jobs[known(name, services), state] += count
     for name, since in waits_since.items():
-        label = (known(name, services),)
+        label = known(name, services)
         oldest[label] = max(oldest.get(label, 0.0), (now - since) / SECOND)
     waiting = "For how long the job waits that waits longest."
     return [
         gauge("ferryman_jobs", "Jobs that have not ended.", ("service", "state"), jobs),
-        gauge("ferryman_oldest_waiting_seconds", waiting, ("service",), oldest),
+        _each("ferryman_oldest_waiting_seconds", waiting, "service", oldest),
     ]
 
 
 def _of_loops(troubles: Sequence[Trouble], loops: Sequence[Loop]) -> list[Metric]:
-    kinds = Counter[Labels]({(kind.value,): 0 for kind in SERVER_TROUBLES})
-    kinds.update((one.kind.value,) for one in troubles)
-    stuck: dict[Labels, float] = {(one.name,): float(not one.healthy) for one in loops}
+    kinds = Counter({kind.value: 0 for kind in SERVER_TROUBLES})
+    kinds.update(one.kind.value for one in troubles)
+    stuck = {one.name: not one.healthy for one in loops}
     late = "1: its last sweep that ended well is far longer ago than it should be."
     return [
-        gauge("ferryman_troubles", "What keeps the server from new work.", ("kind",), kinds),
-        gauge("ferryman_loop_stuck", late, ("loop",), stuck),
+        _each("ferryman_troubles", "What keeps the server from new work.", "kind", kinds),
+        _each("ferryman_loop_stuck", late, "loop", stuck),
     ]
 
 
@@ -144,16 +149,16 @@ def _of_agents(fleet: Registry, records: Sequence[AgentRecord] | None) -> list[M
     """
     agents = fleet.all()
     kept = {one.name: one.state for one in records or () if one.state is not AgentState.ACTIVE}
-    states = Counter[Labels]({(state,): 0 for state in _AGENT_STATES})
-    states.update((_state(one, kept),) for one in agents)
+    states = Counter(dict.fromkeys(_AGENT_STATES, 0))
+    states.update(_state(one, kept) for one in agents)
     agents = [one for one in agents if kept.get(one.name) is not AgentState.RETIRED]
-    up: dict[Labels, float] = {(one.name,): float(one.accepts_work) for one in agents}
-    reachable: dict[Labels, float] = {(one.name,): float(one.reachable) for one in agents}
+    up = {one.name: one.accepts_work for one in agents}
+    reachable = {one.name: one.reachable for one in agents}
     text = "1: the agent can be talked to."
     return [
-        gauge("ferryman_agents", "Agents of the settings, by state.", ("state",), states),
-        gauge("ferryman_agent_up", "1: the agent takes new jobs.", ("agent",), up),
-        gauge("ferryman_agent_reachable", text, ("agent",), reachable),
+        _each("ferryman_agents", "Agents of the settings, by state.", "state", states),
+        _each("ferryman_agent_up", "1: the agent takes new jobs.", "agent", up),
+        _each("ferryman_agent_reachable", text, "agent", reachable),
     ]
 
 
@@ -171,16 +176,10 @@ def _state(agent: Agent, kept: Mapping[str, AgentState]) -> str:
 
 def _of_services(services: Mapping[str, Service], fleet: Registry) -> list[Metric]:
     """What is offered."""
-    paused: dict[Labels, float] = {(name,): float(one.paused) for name, one in services.items()}
-    offered: dict[Labels, float] = {(name,): float(fleet.offered(name)) for name in services}
+    paused = {name: one.paused for name, one in services.items()}
+    offered = {name: fleet.offered(name) for name in services}
     text, some = "1: an operator has paused the service.", "1: an agent offers the service, though "
     return [
-        gauge("ferryman_service_paused", text, ("service",), paused),
-        gauge("ferryman_service_offered", f"{some}perhaps not now.", ("service",), offered),
+        _each("ferryman_service_paused", text, "service", paused),
+        _each("ferryman_service_offered", f"{some}perhaps not now.", "service", offered),
     ]
-
-
-def _listeners(listeners: Mapping[str, int]) -> Metric:
-    open_ones: dict[Labels, float] = {(route,): count for route, count in listeners.items()}
-    text = "Streams of server-sent events that are open."
-    return gauge("ferryman_event_listeners", text, ("route",), open_ones)

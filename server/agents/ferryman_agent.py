@@ -309,7 +309,7 @@ class FerrymanAgent(Agent):
     # -- helpers
 
     async def listen(self, after: int) -> AsyncIterator[Heard]:
-        """What it says about payloads of ours; ends, or raises Unreachable, as the connection does."""
+        """What it says of payloads of ours; ends, or raises Unreachable, as the connection does."""
         params = {"after": after, "server": self._server}
         params |= {"results": MAX_RESULT, "quick_ms": QUICK_MS}
         async with self._call(

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 from server.domain import access
 from server.domain.errors import (
-    BadField,
     BundleGone,
     BundleTooLarge,
     KeyReused,
@@ -238,15 +237,7 @@ class Accept(Stage):
         """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether
         they are there, and what has become of them.
         """
-        refusal = await self._no_such_dependency(access.visible(principal), request)
-        if refusal is not None and not (
-            await self._is_repeat(request.user_id, request.idempotency_key)
-        ):
-            raise refusal
-
-    async def _no_such_dependency(
-        self, visible: access.Visible, request: UploadRequest
-    ) -> BadField | None:
+        visible = access.visible(principal)
         wanted = (("after", request.after), ("inputs_from", request.inputs_from))
         ids = {job_id for _, named in wanted for job_id in named}
         found = await self._database.read(records.several, ids) if ids else {}
@@ -254,8 +245,9 @@ class Accept(Stage):
             for job_id in named:
                 job = found.get(job_id)
                 if job is None or job.user_id != request.user_id or not visible.has(job):
-                    return no_such_dependency(field, job_id)
-        return None
+                    if await self._is_repeat(request.user_id, request.idempotency_key):
+                        return
+                    raise no_such_dependency(field, job_id)
 
     async def _insert(
         self,

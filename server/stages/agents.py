@@ -36,9 +36,8 @@ class Agents(Stage):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._configured: dict[str, Contact] = {}
-        self._contacts: dict[str, Contact] = {}
-        """What each agent said last, as it was written."""
-        self._heard: dict[str, Micros] = {}
+        self._contacts: dict[str, tuple[Contact, Micros]] = {}
+        """What each agent said last, as it was written, and when."""
 
     async def use(self, settings: Sequence[Contact]) -> list[AgentRecord]:
         """Register the agents of the settings, as far as these say what they are. Returns the
@@ -59,14 +58,15 @@ class Agents(Stage):
             labels=health.labels,
         )
         now = self._clock.now()
-        written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)
-        if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:
+        written, at = self._contacts.get(name, (None, 0))
+        is_new = written != contact or self._fleet.unreachable_s(name)
+        if not is_new and now - at < _HEARD_EVERY_S * SECOND:
             return
         record = await self._database.write(agents.contacted, contact, self._configured, now)
         if contact.own_id not in (None, record.id):
             advice = "each agent needs a data folder of its own that was not copied from another"
             log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)
-        self._contacts[name], self._heard[name] = contact, now
+        self._contacts[name] = contact, now
         self._fleet.remember([record])
 
     # -- the sweep

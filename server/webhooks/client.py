@@ -47,14 +47,9 @@ class Refused(OSError):
 class HttpWebhookClient:
     """Delivers webhooks over HTTP."""
 
-    def __init__(
-        self,
-        allowed: AllowedTargets,
-        clock: Clock,
-        lookup: Lookup | None = None,
-    ) -> None:
+    def __init__(self, allowed: AllowedTargets, clock: Clock) -> None:
         self._allowed, self._clock = allowed, clock
-        self._lookup = lookup or functools.partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
+        self._lookup: Lookup = functools.partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
         self._threads = ThreadPoolExecutor(_LOOKUPS, "webhook-names")
         self._tls = ssl.create_default_context()
         self._agent = f"ferryman/{metadata.version('ferryman')}"

@@ -148,7 +148,8 @@ def names(**addresses: str | list[str]) -> Any:
 
 @contextlib.asynccontextmanager
 async def client_of(*allow: str, lookup: Any = None) -> AsyncIterator[HttpWebhookClient]:
-    client = HttpWebhookClient(AllowedTargets(allow), RealClock(), lookup)
+    client = HttpWebhookClient(AllowedTargets(allow), RealClock())
+    client._lookup = lookup or client._lookup
     try:
         yield client
     finally:
