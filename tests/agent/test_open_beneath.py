@@ -177,6 +177,20 @@ def test_permission_is_given_only_to_the_expected_kind_of_file(tree, monkeypatch
     assert stat.S_IMODE((tree / "f").stat().st_mode) == 0o200
 
 
+def test_a_tree_without_any_permission_is_deleted() -> None:
+    """That it is collected: the bundle res-unreadable."""
+
+    def work(home: Path) -> list[str]:
+        deep = home / "job" / "a" / "b"
+        deep.mkdir(parents=True)
+        for path in (deep, deep.parent, home / "job"):
+            path.chmod(0)
+        remove_tree(home / "job")
+        return os.listdir(home)  # noqa: PTH208  # as names
+
+    assert in_child(work, "user") == []
+
+
 def test_links_special_files_and_odd_names_are_deleted_and_not_followed(tree, tmp_path) -> None:
     kept = tmp_path / "kept"
     (kept / "inner").mkdir(parents=True)
