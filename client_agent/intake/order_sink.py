@@ -12,18 +12,21 @@ from client_agent.payloads.errors import Refused
 from client_agent.storage.folders import Folders
 from client_agent.storage.open_beneath import DISK_FULL_ERRNOS
 from shared.files.bundles.format import BundleSummary
+from shared.files.bundles.reader import MAX_FILES, BundleReader
+from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.bundles.writer import Data
 from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
+from shared.files.staged_file import StagedFile
 from shared.multipart.parser import FilePart, FormRefused
-from shared.multipart.sinks import RawSink
 from shared.wire import Order
 
 _PART: Final = FilePart("bundle", "bundle.zip")
 
 
 class OrderSink:
-    """A sink of the bytes, which checks them against the order.
+    """A sink of the bytes: stores a bundle that is sealed already, as it is, and checks that it is
+    the one of the order.
 
     Args:
         size: bytes of the bundle; all others are the inputs.
@@ -36,7 +39,8 @@ class OrderSink:
     def __init__(self, folders: Folders, order: Order, size: int) -> None:
         self._order, self._left = order, size
         self.paths = [folders.staging()]
-        self._bundle = RawSink(self.paths[0], max_bytes=size)
+        self._bundle: StagedFile | None = None
+        self._digests = StreamDigests(MAX_FILES)
         self._inputs: IO[bytes] | None = None
         self._sha256 = hashlib.sha256()
         if order.inputs is not None:
@@ -46,7 +50,7 @@ class OrderSink:
         return False
 
     def begin(self, part: FilePart = _PART) -> None:
-        self._bundle.begin(part)
+        self._bundle = StagedFile(self.paths[0])
         if self._order.inputs is not None:
             self._inputs = self.paths[1].open("xb", buffering=0)
 
@@ -54,7 +58,8 @@ class OrderSink:
         view = memoryview(data)
         bundle, inputs = view[: self._left], view[self._left :]
         self._left -= len(bundle)
-        if bundle:
+        if bundle and self._bundle is not None:
+            self._digests.feed(bundle)
             self._bundle.write(bundle)
         if inputs and self._inputs is not None:
             self._sha256.update(inputs)
@@ -64,7 +69,11 @@ class OrderSink:
         pass
 
     def finish(self) -> BundleSummary:
-        summary = self._bundle.finish()
+        assert self._bundle is not None, "it was begun"
+        self._bundle.flush()
+        with BundleReader(self.paths[0], max_files=MAX_FILES) as reader:
+            summary = reader.summary(self._digests)
+        self._bundle.close()
         check_bundle(self._order, summary)
         if self._inputs is not None and self._order.inputs is not None:
             if self._sha256.hexdigest() != self._order.inputs.sha256:
@@ -74,7 +83,8 @@ class OrderSink:
         return summary
 
     def abort(self) -> None:
-        self._bundle.abort()
+        if self._bundle is not None:
+            self._bundle.close()
         if self._inputs is not None:
             with contextlib.suppress(OSError):
                 self._inputs.close()

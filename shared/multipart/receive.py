@@ -217,8 +217,8 @@ async def receive(
         user_agent: header of the request; aiohttp quotes names in a way of its own.
         naming, archives: see :class:`~shared.multipart.sinks.BundleSink`.
         on_field: may raise to refuse early.
-        on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's,
-            such as :class:`~shared.multipart.sinks.RawSink`; None: a bundle's.
+        on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's;
+            None: a bundle's.
         may_have_no_file: such a form goes to the sink, too, which may add files of its own.
         reserve: called before so many more bytes are written, in a thread; may raise OSError.
         threads: where blocking work is done.

@@ -9,12 +9,10 @@ from typing import IO, Final, Literal, Protocol, TypeAlias
 
 from shared.files.bundles.expand import expand, is_archive_name
 from shared.files.bundles.format import BundleSummary
-from shared.files.bundles.reader import MAX_FILES, BundleReader
-from shared.files.bundles.stream_digests import StreamDigests
-from shared.files.bundles.writer import BundleWriter, Data, too_large
+from shared.files.bundles.writer import BundleWriter, Data
 from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
-from shared.files.staged_file import ReserveSpace, StagedFile
+from shared.files.staged_file import ReserveSpace
 from shared.multipart.parser import FilePart, FormLimits
 
 ARCHIVE_FIELD: Final = "bundle"
@@ -158,56 +156,3 @@ class BundleSink:
             remove_quietly(self._archive_path)
         if self._writer is not None:
             self._writer.abort()
-
-
-class RawSink:
-    """Stores a bundle that is sealed already, byte for byte, and checks that it is one. It is not
-    fsynced.
-
-    Args:
-        staging: where it is stored.
-        max_bytes: of the ZIP.
-        field: of the form in which it comes; any other file is refused.
-    """
-
-    def __init__(
-        self, staging: Path, *, max_bytes: int, max_files: int = MAX_FILES, field: str = "bundle"
-    ) -> None:
-        self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
-        self._field = field
-        self._out: StagedFile | None = None
-        self._digests = StreamDigests(max_files)
-
-    def expands(self, part: FilePart) -> bool:
-        return False
-
-    def begin(self, part: FilePart) -> None:
-        if part.field != self._field or self._out is not None:
-            why = f"only one file is expected, in the field {self._field}"
-            raise BundleError("unexpected_file", why, part.filename)
-        self._out = StagedFile(self._staging)
-
-    def write(self, data: Data) -> None:
-        if self._out is None:
-            raise RuntimeError("begin() a file first")
-        if self._out.size + len(data) > self._max_bytes:
-            raise too_large(self._max_bytes)
-        self._digests.feed(data)
-        self._out.write(data)
-
-    def end(self) -> None:
-        pass
-
-    def finish(self) -> BundleSummary:
-        if self._out is None:
-            raise BundleError("no_file", f"the form has no file in the field {self._field}")
-        self._out.flush()
-        with BundleReader(self._staging, max_files=self._max_files) as bundle:
-            summary = bundle.summary(self._digests)
-        self._out.close()
-        return summary
-
-    def abort(self) -> None:
-        if self._out is not None:
-            self._out.close()
-            remove_quietly(self._staging)

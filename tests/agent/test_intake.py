@@ -21,10 +21,22 @@ import pytest
 
 from client_agent.api import bulk
 from client_agent.intake import orders, submit
+from client_agent.intake.order_sink import OrderSink
 from client_agent.storage.folders import Folders
 from server.settings.tables import ServerTable
+from shared.files.bundles import reader
 from shared.files.bundles.reader import MAX_FILES
-from tests.kit.agent_http import HELLO, LIMITS, AgentClient, Sent, calling, in_lines
+from tests.kit.agent_http import (
+    HELLO,
+    LIMITS,
+    AgentClient,
+    Sent,
+    bundle_of,
+    calling,
+    in_lines,
+    numbered,
+    order_of,
+)
 from tests.kit.each import each
 from tests.kit.raw_archives import zipped
 from tests.kit.waiting import eventually, until
@@ -128,6 +140,19 @@ async def test_several_run_each_with_its_own_bundle_however_slowly_they_come(age
     late, _ = agent.sent("6.1", {"run.sh": b"2.1"})
     await agent.post((late, b""))
     assert (await agent.sandbox.process("6.1")).read("run.sh") == b"2.1", "it was kept"
+
+
+@each("piece", [7, 1 << 16])
+async def test_a_bundle_that_comes_whole_is_not_read_again(tmp_path, monkeypatch, piece) -> None:
+    sent, digest = bundle_of(tmp_path, {**HELLO, "empty": b"", "big": bytes(300_000)})
+    folders = Folders(tmp_path / f"in {piece}", numbered())
+    sink = OrderSink(folders, order_of("1.1", sent, digest), len(sent))
+    sink.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "read_content", lambda *_: pytest.fail("it is read again"))
+        for at in range(0, len(sent), piece):
+            sink.write(sent[at : at + piece])
+        assert (sink.finish().digest, sink.paths[0].read_bytes()) == (digest, sent)
 
 
 async def test_the_body_of_a_large_repeat_is_not_read(agent) -> None:

@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from shared.files.bundles import reader
 from shared.files.bundles.format import BundleSummary
-from shared.files.names import BundleError
-from shared.multipart.parser import FilePart, FormLimits, FormRefused
+from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import BATCH, FIRST_BATCH, Received, receive
-from shared.multipart.sinks import RawSink
 from tests.kit.each import each
 from tests.kit.raw_archives import (
     BOUNDARY,
@@ -28,7 +25,6 @@ from tests.kit.raw_archives import (
     part,
     tarred,
     unpacked,
-    write_bundle,
     zipped,
 )
 from tests.kit.waiting import turns
@@ -114,41 +110,6 @@ async def test_a_form_becomes_the_bundle_that_was_meant(tmp_path, parts, how, fi
     assert {path.name for path in tmp_path.iterdir()} <= {"s", "out"}
     assert unpacked(tmp_path / "s", tmp_path / "out") == files
     (tmp_path / "s").unlink()
-
-
-# ---------------------------------------------------------------------------- a sealed bundle
-
-
-def stored(path: Path, sent: bytes, piece: int = 1 << 16) -> BundleSummary:
-    sink = RawSink(path, max_bytes=len(sent))
-    sink.begin(FilePart("bundle", "bundle.zip"))
-    try:
-        for at in range(0, len(sent), piece):
-            sink.write(sent[at : at + piece])
-        return sink.finish()
-    except BundleError:
-        sink.abort()
-        raise
-
-
-@each("piece", [7, 1 << 16])
-def test_a_sealed_bundle_is_stored_as_it_is_and_not_read_again(tmp_path, piece, monkeypatch):
-    path = tmp_path / f"sent in {piece}"
-    sealed = write_bundle(path, {**HELLO, "empty": b"", "big": bytes(300_000)})
-    with monkeypatch.context() as patched:
-        patched.setattr(reader, "read_content", lambda *_: pytest.fail("it is read again"))
-        assert stored(tmp_path / f"in {piece}", path.read_bytes(), piece) == sealed
-    assert (tmp_path / f"in {piece}").read_bytes() == path.read_bytes()
-
-
-def test_what_is_no_sealed_bundle_is_not_stored(tmp_path):
-    write_bundle(tmp_path / "sent", HELLO)
-    damaged = (tmp_path / "sent").read_bytes().replace(b"echo hello", b"echo jello")
-    not_sealed = zipped(HELLO)
-    for sent, code in ((damaged, "bad_checksum"), (not_sealed, "not_sealed"), (b"", "truncated")):
-        with pytest.raises(BundleError) as caught:
-            stored(tmp_path / "s", sent)
-        assert (caught.value.code, (tmp_path / "s").exists()) == (code, False)
 
 
 # ---------------------------------------------------------------------------- threads and memory
