@@ -18,7 +18,7 @@ from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.health import Disk
 from server.http.context import Context
 from server.loops import Loop
-from server.store import queue, totals
+from server.store import agents, queue, totals, webhooks
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
 from shared.sqlite.files import DatabaseUnavailable
@@ -49,7 +49,7 @@ class ServerMetrics(ProgramMetrics):
         of.measures.jobs.begin(services)
         records, stored = None, list[Metric]()
         with contextlib.suppress(DatabaseUnavailable):
-            records = await of.agents.all()
+            records = await self._database.read(agents.all_agents)
             stored = await self._of_store(services)
         text = "Streams of server-sent events that are open."
         found = [*stored, _each("ferryman_event_listeners", text, "route", of.measures.listeners)]
@@ -67,7 +67,7 @@ class ServerMetrics(ProgramMetrics):
         counted = await totals.now(self._database)
         waiting = dict(counted.services)
         since = await self._database.read_list(queue.waits_since, waiting)
-        webhook, now = await self._of.webhooks.oldest(), self._of.clock.now()
+        webhook, now = await self._database.read_list(webhooks.oldest), self._of.clock.now()
         jobs = Counter[tuple[str, JobState]]()
         for service, count in waiting.items():
             jobs[service, JobState.QUEUED] = count

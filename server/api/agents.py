@@ -15,7 +15,7 @@ from server.http.documents import shown
 from server.http.params import MAX_MESSAGE, JsonBody, flag, flag_param, message_of, read_body
 from server.http.route import AGENT, Body, Route
 from server.stages.agents import DRAINED, LOST, RETIRED
-from server.store import totals
+from server.store import agents, totals
 from shared import wire
 from shared.http.request_log import TARGET
 from shared.units.durations import say_duration
@@ -34,7 +34,11 @@ async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
     Args:
         every: also those that were retired and are not in the settings.
     """
-    records = [one for one in await context.agents.all() if every or _in_use(context, one)]
+    records = [
+        one
+        for one in await context.database.read(agents.all_agents)
+        if every or _in_use(context, one)
+    ]
     return await documents(context, *records)
 
 

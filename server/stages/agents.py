@@ -106,10 +106,6 @@ class Agents(Stage):
     def in_settings(self, name: str) -> bool:
         return name in self._configured
 
-    async def all(self) -> list[AgentRecord]:
-        """Each agent, retired ones included, by name."""
-        return await self._database.read(agents.all_agents)
-
     async def find(self, name: str) -> AgentRecord:
         """The agent with this name, or else this id. Raises NoSuchAgent."""
         records = await self._database.read(agents.all_agents)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,19 +29,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ROOT_SCRIPT: Final = b"#!/bin/sh\necho 'this bundle holds the children of a job' >&2\nexit 64\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Children:
-    """The children that a result brings."""
-
-    bundle: BundleSummary
-    names: tuple[str, ...]
-    """Sorted; the files of a child are in the bundle's folder of its name."""
-
-
 async def children_of(
     contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
-) -> Children:
-    """Write the sealed bundle of all children of a result.
+) -> tuple[BundleSummary, int]:
+    """Write the sealed bundle of all children of a result; it, and how many they are. The files of
+    a child are in the bundle's folder of its name.
 
     Args:
         to: where it is written, with space reserved; ready to be stored.
@@ -57,7 +48,9 @@ async def children_of(
         return await to_end(partial(_write, path, result, to, most, max_bytes))
 
 
-def _write(path: Path, result: Result, to: ScratchFile, most: int, max_bytes: int) -> Children:
+def _write(
+    path: Path, result: Result, to: ScratchFile, most: int, max_bytes: int
+) -> tuple[BundleSummary, int]:
     writer = BundleWriter(to.path, max_files=MAX_FILES, max_bytes=max_bytes, reserve=to.reserve)
     try:
         expand_folder(
@@ -67,17 +60,17 @@ def _write(path: Path, result: Result, to: ScratchFile, most: int, max_bytes: in
             max_files=MAX_FILES,
             max_bytes=max_bytes,
         )
-        names = _names(writer.paths, most)
+        count = _count(writer.paths, most)
         writer.add(ENTRY)
         writer.write(_ROOT_SCRIPT)
         writer.end()
-        return Children(writer.finish(), names)
+        return writer.finish(), count
     except BaseException:
         writer.abort()
         raise
 
 
-def _names(paths: Iterable[str], most: int) -> tuple[str, ...]:
+def _count(paths: Iterable[str], most: int) -> int:
     folders, runnable = set[str](), set[str]()
     for path in paths:
         name, slash, rest = path.partition("/")
@@ -97,7 +90,7 @@ def _names(paths: Iterable[str], most: int) -> tuple[str, ...]:
         raise BundleError("no_run_sh", message, FOLDER + missing[0])
     if not folders:
         raise BundleError("no_children", f"there is no {FOLDER}NAME/{ENTRY}")
-    return tuple(sorted(folders))
+    return len(folders)
 
 
 def child_names(bundle: Path) -> tuple[str, ...]:
@@ -133,13 +126,13 @@ class Deferral(Stage):
         async with self._scratch.file() as content:
             most = self._service(job.service).max_children
             try:
-                children = await children_of(
+                bundle, count = await children_of(
                     self._contents, result, content, most=most, max_bytes=job.limits.disk
                 )
             except BundleError as problem:
                 message = f"the children that it left cannot be run: {problem}"
                 return self._instead(job, ended, JobState.FAILED, message, Reason.INVALID_BUNDLE)
-            return await self._defer(job, ended, children, content)
+            return await self._defer(job, ended, bundle, count, content)
 
     def _instead(
         self, job: Job, ended: Move, to: JobState, message: str, reason: Reason | None = None
@@ -147,13 +140,14 @@ class Deferral(Stage):
         service = self._service(job.service)
         return batch.ends_otherwise(job, ended, service, to, message, reason)
 
-    async def _defer(self, job: Job, ended: Move, children: Children, content: ScratchFile) -> bool:
+    async def _defer(
+        self, job: Job, ended: Move, own: BundleSummary, count: int, content: ScratchFile
+    ) -> bool:
         async with self._storage.pending(FileKind.BUNDLE) as pending:
-            own = children.bundle
             file, few = await self._contents.keep(pending, content, own.size)
-            move = batch.deferred(job, ended, len(children.names))
+            move = batch.deferred(job, ended, count)
             bundle = Bundle(file, own.size, own.digest, content=few)
-            kept = await self._database.write(batches.defer, move, len(children.names), bundle)
+            kept = await self._database.write(batches.defer, move, count, bundle)
             if kept is None:
                 return False
             if kept.file == file:

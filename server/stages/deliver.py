@@ -44,6 +44,8 @@ class Deliver(Stage):
         self._get = get
         self._inputs = MakeInputs(core)
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
+        self.stop = self._deliveries.stop
+        """Of an agent, or of all. :meth:`resume_interrupted` asks what became of them."""
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""
 
@@ -61,12 +63,6 @@ class Deliver(Stage):
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
                 self._deliveries.start(job.agent or "", job.key, work)
-
-    async def stop(self, agent: str | None = None) -> None:
-        """Cancel the deliveries to the agent (None: to all). :meth:`resume_interrupted` asks what
-        became of them.
-        """
-        await self._deliveries.stop(agent)
 
     async def _deliver(self, job: Job) -> None:
         agent = self._fleet.named(job.agent or "")

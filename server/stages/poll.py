@@ -39,6 +39,7 @@ class Poll(Stage):
         super().__init__(core)
         self._get = get
         self._asking = AgentTasks[AttemptKey]("poll.failed")
+        self.stop = self._asking.stop
         self._failing_since: dict[AttemptKey, float] = {}
         """Attempt -> monotonic time since when its agent has no good answer for it."""
         self._no_room: dict[AttemptKey, tuple[str, int]] = {}
@@ -88,10 +89,6 @@ class Poll(Stage):
         then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
         message = f"agent {job.agent} is not in the server's settings; the job {then} when it is"
         return outcome.unknown(job, self._clock.now(), message, Reason.AGENT_UNREACHABLE)
-
-    async def stop(self, agent: str | None = None) -> None:
-        """Cancel the polls of the agent (None: of all agents)."""
-        await self._asking.stop(agent)
 
     def _unreached(self, job: Job, unreachable_s: float, what: str) -> Move | None:
         return self._decide(

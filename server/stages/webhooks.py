@@ -46,10 +46,6 @@ class Webhooks(Stage):
         self._sending: dict[asyncio.Task[None], Delivery] = {}
         self._next_at: Micros | None = None
 
-    async def oldest(self) -> Micros | None:
-        """When the oldest was announced that is to be sent, now or again later; None: none is."""
-        return await self._database.read_list(webhooks.oldest)
-
     async def run_once(self) -> int:
         """Begin what is due, as far as there is room; how many."""
         begun = await self._begin_due()

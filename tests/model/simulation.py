@@ -24,7 +24,6 @@ from server.stages.batches import Batches, Dependencies
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean, recover
-from server.stages.deferral import Children
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
@@ -305,11 +304,11 @@ class World:
 
     async def children_of(
         self, contents: Contents, result: Result, to: ScratchFile, *, most: int, max_bytes: int
-    ) -> Children:
+    ) -> tuple[BundleSummary, int]:
         """The bundle of the children that a job left."""
         token = f"children in {(await self.stored(FileKind.RESULT, result)).decode()}"
         to.path.write_text(token)
-        return Children(BundleSummary(len(token), token, 2, 0), CHILDREN)
+        return BundleSummary(len(token), token, 2, 0), len(CHILDREN)
 
     async def know_children(self) -> None:
         """They are jobs as others are."""

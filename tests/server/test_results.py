@@ -16,7 +16,7 @@ import pytest
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.stages import merged_results as merged_module
-from server.stages.deferral import Children, children_of
+from server.stages.deferral import children_of
 from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, WaitingResults
@@ -227,16 +227,15 @@ class Place:
             assert made is not None
             return zipfile.ZipFile(made.file.path).namelist()
 
-    async def children(self, result: bytes | Mapping[str, bytes]) -> Children:
-        """Whom it brings, of 3 and 1000 bytes at most."""
+    async def children(self, result: bytes | Mapping[str, bytes]) -> None:
+        """Read whom it brings, of 3 and 1000 bytes at most."""
         stored = await self.stored(result)
         with self.scratch.file() as to:
             try:
-                children = await children_of(self.contents, stored, to, most=3, max_bytes=1000)
+                await children_of(self.contents, stored, to, most=3, max_bytes=1000)
                 to.path.rename(self.folder / "bundle")
             finally:
                 assert not to.path.exists()
-        return children
 
 
 @pytest.fixture
