@@ -39,7 +39,7 @@ from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import identity
-from server.store.data_folder import RecordKeeper, lock_folder, open_data
+from server.store.data_folder import lock_folder, open_data
 from server.store.statements import Listener as StoreListener
 from server.web import routes as pages
 from server.web.site import (
@@ -142,19 +142,7 @@ async def compose(
         WrongDatabase, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
     """
     machine = machine or RealClock()
-    core, record = await open_core(LiveSettings(settings), stack, machine, new_database)
-    known = await core.database.write(identity.begin, core.clock.now(), secrets.token_bytes)
-    context = Context(core, known, record, machine, read)
-    stack.push_async_callback(context.close)
-    await context.load()
-    return Server(context, application(context, limits))
-
-
-async def open_core(
-    settings: LiveSettings, stack: AsyncExitStack, machine: Clock, new_database: bool
-) -> tuple[Core, RecordKeeper]:
-    """What all parts share."""
-    table = settings.server
+    live, table = LiveSettings(settings), settings.server
     clock, database, record = await open_data(table, machine, stack, new_database=new_database)
     new_name = functools.partial(secrets.token_hex, 16)
     min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
@@ -162,17 +150,21 @@ async def open_core(
     wakeups, measures = JobWakeups(clock), Measures()
     database.listener = StoreListener(wakeups.changed, wakeups.noted, measures.jobs.moved)
     core = Core(
-        settings=settings,
+        settings=live,
         database=database,
         clock=clock,
         storage=Storage(table.data_dir, scratch, new_name),
         scratch=scratch,
         fleet=Registry([], clock),
-        services=Services(database, settings, clock, wakeups),
+        services=Services(database, live, clock, wakeups),
         wakeups=wakeups,
         measures=measures,
     )
-    return core, record
+    known = await database.write(identity.begin, clock.now(), secrets.token_bytes)
+    context = Context(core, known, record, machine, read)
+    stack.push_async_callback(context.close)
+    await context.load()
+    return Server(context, application(context, limits))
 
 
 def loops(of: Context) -> list[Loop]:

@@ -12,7 +12,7 @@ from server.stages.clean import Clean
 from server.stages.results import WaitingResults
 from server.stages.stage import Core
 from server.store.data_folder import UNKNOWN
-from shared.probe import Probe
+from shared.probe import Probe, is_silent
 from shared.sqlite.files import DatabaseUnavailable
 from shared.units.sizes import say_count
 
@@ -101,8 +101,7 @@ class Health:
 
     async def disk(self) -> Disk | None:
         """How full it is; None: it does not answer."""
-        silent = any(_of_disk(one).kind is _SILENT for one in await self._disk.problems())
-        return None if silent else self._measured
+        return None if any(map(is_silent, await self._disk.problems())) else self._measured
 
     async def database_bytes(self) -> tuple[int, int] | tuple[None, None]:
         """Of its file, and those of them that are not in use; None: it cannot be read."""

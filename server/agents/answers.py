@@ -34,6 +34,7 @@ _DOCUMENT_BYTES: Final = 1 << 20
 _REFUSAL_BYTES: Final = 64 << 10
 _CHUNK: Final = 1 << 20
 _FLOOR_BYTES: Final = 256 << 10
+"""Of a result in so many seconds; one that comes more slowly is given up."""
 _FLOOR_S: Final = 60.0
 _LONGEST_WAIT_S: Final = 3_600.0
 _RETRY: Final = frozenset(
@@ -129,23 +130,6 @@ def _what(answer: aiohttp.ClientResponse) -> str:
     return f"an answer ({answer.status}, {kind})"
 
 
-class RateFloor:
-    """Detects a body that comes too slowly: fewer than 256 KiB in a minute."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._since, self._size = clock, clock.monotonic(), 0
-
-    def add(self, size: int) -> None:
-        """Count bytes. Raises TimeoutError."""
-        self._size += size
-        now = self._clock.monotonic()
-        if now - self._since < _FLOOR_S:
-            return
-        if self._size < _FLOOR_BYTES * (now - self._since) / _FLOOR_S:
-            raise TimeoutError("the body comes too slowly")
-        self._since, self._size = now, 0
-
-
 async def store(
     answer: aiohttp.ClientResponse,
     to: ScratchFile,
@@ -156,7 +140,8 @@ async def store(
     Raises Unreachable, OSError, TimeoutError. ``most``: bytes that were announced; more are not
     taken.
     """
-    digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
+    digest, size = hashlib.sha256(), 0
+    since, lately = clock.monotonic(), 0
     gone = partial(remove_quietly, to.path)
     some = bytearray()
 
@@ -174,7 +159,11 @@ async def store(
                 raise Unreachable(
                     f"the result is longer than the {most} bytes that were announced", sent=True
                 )
-            floor.add(len(chunk))
+            lately += len(chunk)
+            if (passed := clock.monotonic() - since) >= _FLOOR_S:
+                if lately < _FLOOR_BYTES * passed / _FLOOR_S:
+                    raise TimeoutError("the body comes too slowly")
+                since, lately = since + passed, 0
             some += chunk
             if len(some) >= _CHUNK:
                 await to_end(partial(write, file))

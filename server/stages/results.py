@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -234,7 +233,7 @@ class Results:
         self._contents, self._scratch, self._on_slot = contents, scratch, on_slot
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
-        self._ended = Counter[AttemptKey]()
+        self._ended = set[AttemptKey]()
         self.waiting = WaitingResults(scratch, clock, on_slot)
 
     def ended(self) -> set[AttemptKey]:
@@ -244,12 +243,12 @@ class Results:
     @contextmanager
     def slot_released(self, key: AttemptKey) -> Iterator[None]:
         """While the result of an attempt is fetched, its slot at the agent is free already."""
-        self._ended[key] += 1
+        self._ended.add(key)
         self._on_slot()
         try:
             yield
         finally:
-            self._ended -= Counter([key])
+            self._ended.discard(key)
 
     async def fetch(
         self,
