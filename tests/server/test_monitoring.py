@@ -19,9 +19,8 @@ from client_agent.storage.folders import Folders
 from server.domain.troubles import Trouble, TroubleKind
 from server.health import Health
 from server.loops import Loop, Supervisor
-from server.stages.webhooks import Webhooks
 from server.storage.scratch import Scratch
-from server.store import queue
+from server.store import queue, webhooks
 from shared import probe
 from shared.clock import SECOND
 from shared.principals import Principal, Role, Scope
@@ -132,7 +131,7 @@ async def test_jobs_that_wait_are_counted_and_the_store_may_be_unreadable(place,
     assert found["ferryman_jobs", place.service, "Queued"] == 2
     assert 40 <= found["ferryman_oldest_waiting_seconds", place.service] < 600
     since = place.warm.clock.now() - 30 * SECOND
-    monkeypatch.setattr(Webhooks, "oldest", AsyncMock(return_value=since))
+    monkeypatch.setattr(webhooks, "oldest", Mock(return_value=since))
     assert 30 <= (await samples(place))["ferryman_webhooks_oldest_seconds",] < 600
     broken = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
     monkeypatch.setattr(queue, "waits_since", Mock(side_effect=broken))
