@@ -113,22 +113,14 @@ class OrchestratorClient(Agent):
             raise ValueError(f"an answer of a proxy ({answer.status})")
         text = body.decode(errors="replace").strip()[:200]
         message = f"HTTP {answer.status}" + (f": {text}" if text and "<" not in text else "")
-        return RefusedByAgent(
-            str(answer.status),
-            message,
-            final=answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            retry_after_s=self._wait_s(answer),
-        )
-
-    def _wait_s(self, answer: aiohttp.ClientResponse) -> float | None:
-        """None: it went wrong there, and may have begun."""
-        wait_s = answers.retry_after(answer)
+        wait_s, final = answers.retry_after(answer), HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        full = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
         if wait_s is None and (
-            answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
-            or answer.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
+            answer.status < HTTPStatus.INTERNAL_SERVER_ERROR or answer.status in full
         ):
-            return 30.0
-        return wait_s
+            wait_s = 30.0  # else it went wrong there, and may have begun
+        code = str(answer.status)
+        return RefusedByAgent(code, message, final=answer.status == final, retry_after_s=wait_s)
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from server.domain import ending, outcome
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Job, Move
 from server.domain.retry import Backoff
-from server.stages.agent_tasks import AgentTasks
-from server.stages.get import Get
+from server.stages.get import AgentTasks, Get
 from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
 from server.stages.stage import Core, Stage
 from server.store import bundles, jobs
