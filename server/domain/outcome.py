@@ -248,6 +248,8 @@ def _attempt_ended(
             reason = Reason.INVALID_BUNDLE
             message = message or "the agent found the bundle invalid"
         case PayloadState.FAILED if payload.interrupted:
+            if job.state is JobState.SUBMITTED:  # another attempt does not start it twice
+                service = dataclasses.replace(service, infra_retries=max(1, service.infra_retries))
             reason = payload.reason or Reason.AGENT_ERROR
             message = message or "the attempt was interrupted"
             return _interrupted(job, service, now, uniform, reason, message)

@@ -46,6 +46,14 @@ def after(found: Job, service: Service = SERVICE, **payload: Any) -> Move:
     return move
 
 
+@each(
+    "state, used, to",
+    [(S.SUBMITTED, 0, S.QUEUED), (S.SUBMITTED, 1, S.FAILED), (S.RUNNING, 0, S.FAILED)],
+)
+def test_without_infra_retries_a_bundle_is_not_started_twice(state, used, to) -> None:
+    assert after(job(state=state, infra_used=used), STOP, **LOST).to is to
+
+
 def test_every_state_has_a_row_and_is_reached_and_other_moves_are_refused_when_made() -> None:
     assert set(states.NEXT) == set(S)
     assert {states.FIRST} | {to for after in states.NEXT.values() for to in after} == set(S)
