@@ -2,21 +2,23 @@
 ``POST /payloads``.
 
 An order that comes alone is sent at once. What comes while requests are under way goes together,
-as far as it is small. Acknowledgements go together after a short time.
+as far as it is small. Acknowledgements go with the next request, or by themselves after a short
+time without one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from server.agents.agent import Body, Inputs
-from server.domain.agents import RefusedByAgent
+from server.domain.agents import AgentError, RefusedByAgent, Unreachable
 from server.domain.ending import heartbeat_timeout_s
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
-from shared.clock import Clock
+from shared.clock import Clock, wait_for
 from shared.together import Together
 from shared.wire import (
     ArrayTask,
@@ -34,9 +36,9 @@ MAX_BYTES: Final = 1_000_000
 MAX_PAYLOADS: Final = 200
 """Orders of one request, and acknowledgements."""
 MAX_WAIT_S: Final = 0.2
-"""Of acknowledgements, for others that go along."""
+"""Of acknowledgements, for a request that they go along with."""
 SEND_AT_ONCE_FROM: Final = 100
-"""So many acknowledgements wait for no others."""
+"""So many acknowledgements that wait go at once."""
 MISSING: Final = "bundle_missing"
 _ORDER_BYTES: Final = 2_000
 _AT_ONCE: Final = 2
@@ -75,7 +77,6 @@ class Sender:
 
     Attributes:
         order: the answer to an order that is sent with others, if there are any. Raises AgentError.
-        acknowledge: returns when the agent has it. Raises AgentError.
     """
 
     def __init__(self, post: Post, server: str, clock: Clock) -> None:
@@ -87,9 +88,9 @@ class Sender:
             size=lambda one: one.request_size,
             most_size=MAX_BYTES,
         )
-        self.acknowledge: Together[PayloadRef, None] = Together(
-            self._acknowledge, at_once=1, most=MAX_PAYLOADS
-        )
+        self._acknowledged: list[tuple[PayloadRef, asyncio.Future[None]]] = []
+        self._enough = asyncio.Event()
+        self._acknowledging: asyncio.Task[None] | None = None
 
     async def stream(
         self, order: Order, size: int, source: AsyncIterator[bytes], length: int
@@ -103,23 +104,67 @@ class Sender:
         (answer,) = (await self._request([order], [size], [], source, length)).answers
         return answer
 
+    async def acknowledge(self, ref: PayloadRef) -> None:
+        """Return when the agent has it. Raises AgentError."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._acknowledged.append((ref, future))
+        if len(self._acknowledged) >= SEND_AT_ONCE_FROM:
+            self._enough.set()
+        if self._acknowledging is None:
+            self._acknowledging = asyncio.create_task(self._acknowledge_those_left())
+        await future
+
+    async def _acknowledge_those_left(self) -> None:
+        try:
+            while self._acknowledged:
+                await wait_for(self._enough, MAX_WAIT_S, self._clock)
+                self._enough.clear()
+                # Those whose callers are gone are nobody's: the agent may not be ours any more.
+                waiting = [one for one in self._acknowledged if not one[1].done()]
+                self._acknowledged[:] = waiting
+                if waiting:
+                    with suppress(AgentError):  # whoever waits has it
+                        await self._send([])
+        finally:
+            # In the step in which nothing was found to wait: what comes next starts a new task.
+            self._acknowledging = None
+
     async def _send(self, orders: Sequence[SmallOrder]) -> list[OrderAnswer]:
+        some = self._acknowledged[:MAX_PAYLOADS]
+        del self._acknowledged[:MAX_PAYLOADS]
+        refs = [ref for ref, future in some if not future.done()]
         content = b"".join(one.content for one in orders)
-        sizes = [one.size for one in orders]
+
+        async def source() -> AsyncIterator[bytes]:
+            yield content
+
+        refused: dict[int, str] = {}
+        problem: Exception = Unreachable("the request was given up", sent=True)
+        answered = False
         try:
             answer = await self._request(
-                [one.order for one in orders], sizes, [], _only(content), len(content)
+                [one.order for one in orders],
+                [one.size for one in orders],
+                refs,
+                source(),
+                len(content),
             )
-        except RefusedByAgent as no:
-            no.final = no.final and len(orders) == 1  # else it is the request that it does not take
+            refused, answered = answer.refused, True
+        except AgentError as failed:
+            problem = failed
+            if isinstance(failed, RefusedByAgent) and len(orders) > 1:
+                failed.final = False  # it is the request that it does not take
             raise
+        finally:
+            for ref, future in some:
+                no = _kept(ref, refused.get(ref.id)) if answered else problem
+                if future.done():
+                    continue
+                if no is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(no)
         return answer.answers
-
-    async def _acknowledge(self, refs: Sequence[PayloadRef]) -> list[RefusedByAgent | None]:
-        if len(refs) < SEND_AT_ONCE_FROM:
-            await self._clock.sleep(MAX_WAIT_S)
-        answer = await self._request([], [], list(refs), _only(b""), 0)
-        return [_kept(ref, answer.refused.get(ref.id)) for ref in refs]
 
     async def _request(
         self,
@@ -140,10 +185,6 @@ class Sender:
         bundles = sum(size > 0 for size in sizes)
         body = Body("application/octet-stream", len(line) + length, whole(), bundles)
         return await self._post(body, len(orders))
-
-
-async def _only(content: bytes) -> AsyncIterator[bytes]:
-    yield content
 
 
 def _kept(ref: PayloadRef, code: str | None) -> RefusedByAgent | None:

@@ -28,7 +28,7 @@ from server.domain.service import Service
 from server.storage.contents import Contents
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
-from shared.clock import RealClock
+from shared.clock import RealClock, yield_to_loop
 from shared.ids import Start
 from shared.wire import JobState, PayloadDoc, PayloadsRequest, PayloadState
 from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, numbered
@@ -129,32 +129,40 @@ def single(job: Job, bundle: Bundle) -> Job:
     return dataclasses.replace(job, parent_id=None, bundle=bundle)
 
 
-async def test_single_jobs_share_requests_and_so_do_acknowledgements(tmp_path, monkeypatch) -> None:
+async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, monkeypatch) -> None:
     made = requests(monkeypatch)
     async with connected(tmp_path) as pair:
-        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(10)))
+        jobs = [single(job, pair.bundle) for job in pair.jobs(20)]
+        ended = await pair.run(*jobs[:10])
         assert [one.status for one in ended] == [PayloadState.COMPLETED] * 10
         assert len(made) < 10
-        made.clear()
-        await asyncio.gather(*(pair.client.acknowledge(e.id, e.key) for e in ended))
-        assert len(made) < 3
-        assert sum(acknowledged for _, acknowledged in made) == 10
+        forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
+        await yield_to_loop()
+        await pair.run(*jobs[10:])
+        await asyncio.gather(*forgotten)
+        assert (sum(one for _, one in made), 0 in [one for one, _ in made]) == (10, False)
         assert results_at(tmp_path).isdisjoint(one.id for one in ended)
 
 
-async def test_an_agent_that_takes_no_orders_takes_acknowledgements(tmp_path, monkeypatch) -> None:
+async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_them(
+    tmp_path, monkeypatch
+) -> None:
     async with connected(tmp_path) as pair:
         jobs = [single(job, pair.bundle) for job in pair.jobs(3)]
         ended = await pair.run(*jobs[:2])
+        forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
+        await yield_to_loop()
 
         async def draining(*_: object) -> None:
             raise Refused(503, "draining", "it drains")
 
         monkeypatch.setattr(Admission, "check_ready", draining)
+        made = requests(monkeypatch)
         with pytest.raises(RefusedByAgent) as no:
             await pair.send(jobs[2])
         assert (no.value.code, no.value.final) == ("draining", False)
-        await asyncio.gather(*(pair.client.acknowledge(e.id, e.key) for e in ended))
+        await asyncio.gather(*forgotten)
+        assert made == [(1, 2)]
         assert results_at(tmp_path) == set()
 
 

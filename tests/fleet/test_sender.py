@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
+
 from server.agents import sender
 from server.agents.agent import Body
 from server.agents.sender import MAX_WAIT_S, MISSING, Sender, SentBundles, SmallOrder
@@ -88,41 +90,49 @@ async def test_a_request_has_a_most_of_bytes(monkeypatch) -> None:
     assert [len(keys) for keys, _ in agent.seen] == [1, 1, 3, 3]
 
 
-async def test_acknowledgements_go_together_after_a_moment_and_the_answer_is_theirs() -> None:
+async def test_acknowledgements_go_along_and_the_answer_is_theirs() -> None:
     agent = Agent()
+    some = await agent.acknowledge(1, 2, 3)
     agent.refused = {2: "not_ended", 3: "payload_not_found"}
-    some = await agent.acknowledge(1)
-    await agent.clock.advance(MAX_WAIT_S)
-    some += await agent.acknowledge(2, 3)
-    await agent.clock.advance(MAX_WAIT_S)
-    assert agent.seen == [([], [1]), ([], [2, 3])]
+    await asyncio.gather(*await agent.order(9))
+    assert agent.seen == [(["9.1"], [1, 2, 3])]
     done = await asyncio.gather(*some, return_exceptions=True)
     assert [type(one) for one in done] == [type(None), RefusedByAgent, type(None)]
+    await agent.clock.advance(MAX_WAIT_S)
+    assert len(agent.seen) == 1
+
+
+async def test_without_a_request_they_go_by_themselves_after_a_moment() -> None:
+    agent = Agent()
+    for numbers in ([1, 2], [3]):
+        some = await agent.acknowledge(*numbers)
+        await agent.clock.advance(MAX_WAIT_S)
+        await asyncio.gather(*some)
+    assert agent.seen == [([], [1, 2]), ([], [3])]
 
 
 async def test_many_go_at_once_and_those_whose_callers_are_gone_do_not(monkeypatch) -> None:
     monkeypatch.setattr(sender, "SEND_AT_ONCE_FROM", 3)
     agent = Agent()
-    (first,) = await agent.acknowledge(1)
-    (gone,) = await agent.acknowledge(2)
-    many = await agent.acknowledge(3, 4, 5)
+    (gone,) = await agent.acknowledge(1)
+    gone.cancel()
+    await asyncio.gather(*await agent.acknowledge(2, 3))
+    assert agent.seen == [([], [2, 3])]
+    (gone,) = await agent.acknowledge(4)
     gone.cancel()
     await agent.clock.advance(MAX_WAIT_S)
-    await asyncio.gather(first, *many)
-    assert agent.seen == [([], [1]), ([], [3, 4, 5])]
-    (gone,) = await agent.acknowledge(6)
-    gone.cancel()
-    await agent.clock.advance(MAX_WAIT_S)
-    assert len(agent.seen) == 2, "for nobody no request is made"
+    assert len(agent.seen) == 1, "for nobody no request is made"
 
 
-async def test_when_a_request_fails_each_caller_knows() -> None:
+@each("orders", [[], [9]])
+async def test_when_a_request_fails_each_caller_knows(orders: list[int]) -> None:
     agent = Agent()
     agent.problem = Unreachable("gone", sent=True)
-    some = await agent.acknowledge(1)
-    made = await agent.order(9)
+    some = await agent.acknowledge(1, 2)
+    made = await agent.order(*orders)
     await agent.clock.advance(MAX_WAIT_S)
-    assert await asyncio.gather(*some, *made, return_exceptions=True) == [agent.problem] * 2
+    found = await asyncio.gather(*some, *made, return_exceptions=True)
+    assert found == [agent.problem] * (2 + len(orders))
 
 
 @each("together, final", [(1, True), (2, False)])
@@ -134,6 +144,16 @@ async def test_a_request_that_is_not_taken_is_the_fault_of_none_of_several(toget
     agent.ready.set()
     for no in await asyncio.gather(*rest, return_exceptions=True):
         assert (no, no.final) == (agent.problem, final)  # type: ignore[union-attr]
+
+
+async def test_callers_that_are_gone_leave_no_acknowledgement_without_an_answer() -> None:
+    agent = Agent()
+    agent.ready.clear()
+    some = await agent.acknowledge(1)
+    (order,) = await agent.order(9)
+    order.cancel()
+    with pytest.raises(Unreachable, match="given up"):
+        await some[0]
 
 
 async def test_a_large_bundle_is_a_request_of_its_own() -> None:
