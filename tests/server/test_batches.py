@@ -142,8 +142,8 @@ async def test_each_line_is_a_task_of_a_service_that_is_not_paused(
     place.does(script)
     await place.api("POST", f"/services/{place.service}/pause")
     parent = await place.upload({"run.sh": RUN, "p": content}, array_file="p")
-    assert (await place.api("GET", f"/jobs/{parent}"))["status"] == "Queued"
-    assert await children(place, parent) == []
+    assert not (await place.api("GET", f"/jobs/{parent}"))["ended"]
+    assert found == {}
     await place.api("POST", f"/services/{place.service}/resume")
     job = await place.job(parent)
     assert (job["status"], job["children"]["total"]) == ("Completed", len(lines))
@@ -190,7 +190,7 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_b
     job = await place.job(await place.upload(array="0-9", batch_policy="fail_fast"))
     assert (job["status"], job["reason"]) == ("Failed", "child_failed")
     cancelled = job["children"]["cancelled"]
-    assert cancelled in (7, 8), "one more may be under way"
+    assert 6 <= cancelled <= 8, "one or two more may be under way"
     assert f"; {cancelled} children cancelled because of that (fail_fast)" in job["message"]
 
 
