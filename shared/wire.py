@@ -113,6 +113,10 @@ OnShutdown: TypeAlias = Literal["stop", "resubmit", "continue"]
 """What a stopping agent does with an attempt that runs."""
 
 
+MAX_LINE: Final = 64 << 10
+"""Bytes of an array's line: it becomes a variable, of which Linux takes 128 KiB."""
+
+
 class ArrayTask(Wire):
     """Which task of an array an attempt is."""
 

@@ -14,6 +14,7 @@ from shared.files.names import BundleError, UnsafeName, safe_path
 from shared.ids import AttemptKey
 from shared.variables import check_variable
 from shared.wire import (
+    MAX_LINE,
     Order,
     PayloadsRequest,
 )
@@ -27,8 +28,6 @@ MAX_ORDER_BYTES: Final = 128 << 10
 MAX_ORDERS: Final = 500
 """In one request, and so many acknowledgements."""
 _MAX_KEPT_INDEX: Final = 2**53
-MAX_LINE: Final = 64 << 10
-"""Bytes of an array's line: Linux takes no variable of 128 KiB."""
 
 
 def parse_head(line: bytes) -> PayloadsRequest:

@@ -129,7 +129,7 @@ def _due(tx: Tx, before: Micros, limit: int) -> list[int]:
 
 
 def _drop_results(tx: Tx, ids: Sequence[int]) -> list[int]:
-    """Delete the results that are rows; of whom others may be files."""
+    """Delete the results that are rows. Returns the other ids, whose results may be files."""
     statement = f"DELETE FROM results WHERE payload_id {AMONG} RETURNING payload_id"  # noqa: S608 - fixed words
     rows = tx.rows(statement, among(ids))
     dropped = {row["payload_id"] for row in rows}

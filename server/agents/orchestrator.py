@@ -113,14 +113,14 @@ class OrchestratorClient(Agent):
             raise ValueError(f"an answer of a proxy ({answer.status})")
         text = body.decode(errors="replace").strip()[:200]
         message = f"HTTP {answer.status}" + (f": {text}" if text and "<" not in text else "")
-        wait_s, final = answers.retry_after(answer), HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        wait_s = answers.retry_after(answer)
         full = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
         if wait_s is None and (
             answer.status < HTTPStatus.INTERNAL_SERVER_ERROR or answer.status in full
         ):
             wait_s = 30.0  # else it went wrong there, and may have begun
-        code = str(answer.status)
-        return RefusedByAgent(code, message, final=answer.status == final, retry_after_s=wait_s)
+        final = answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        return RefusedByAgent(str(answer.status), message, final=final, retry_after_s=wait_s)
 
 
 def _document(body: bytes) -> dict[str, Any]:

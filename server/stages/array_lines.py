@@ -8,9 +8,8 @@ from typing import Final
 
 from shared.files.bundles.reader import BundleReader
 from shared.files.names import BundleError
+from shared.wire import MAX_LINE
 
-MAX_LINE: Final = 64 << 10
-"""Bytes. A line becomes a variable, of which Linux takes 128 KiB."""
 _CHUNK: Final = 1 << 18
 
 

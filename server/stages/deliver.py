@@ -18,9 +18,9 @@ from server.domain import ending, outcome
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Job, Move
 from server.domain.retry import Backoff
-from server.stages.get import AgentTasks, Get
+from server.stages.get import Get
 from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
-from server.stages.stage import Core, Stage
+from server.stages.stage import AgentTasks, Core, Stage
 from server.store import bundles, jobs
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, Reason

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import AsyncIterable, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncIterable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -32,7 +32,7 @@ from server.stages.results import (
     is_disk_full,
     not_stored,
 )
-from server.stages.stage import Core, Stage
+from server.stages.stage import AgentTasks, Core, Stage
 from server.store import attempts, jobs
 from shared.ids import AttemptKey
 from shared.sql import Tx
@@ -44,44 +44,6 @@ log = structlog.get_logger()
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 _MAX_DISCARDS: Final = 8  # of one agent at once
-Key = TypeVar("Key", bound=Hashable)
-
-
-class AgentTasks(Generic[Key]):
-    """Tasks for agents, one for each key. Those of an agent are cancelled when its connection is
-    replaced. ``failed``: the event that is logged when one raises.
-    """
-
-    def __init__(self, failed: str) -> None:
-        self._failed = failed
-        self._tasks: dict[Key, tuple[str, asyncio.Task[None]]] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._tasks
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._tasks)
-
-    def start(self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a task for what the agent has, or will get. The key must not be in use."""
-        self._tasks[key] = (agent, asyncio.create_task(self._run(key, work)))
-
-    async def _run(self, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except Exception:
-            log.exception(self._failed, key=str(key))
-        finally:
-            del self._tasks[key]
-
-    async def stop(self, agent: str | None = None) -> None:
-        """Cancel the tasks of the agent (None: of all agents)."""
-        stopped = {key: task for key, (name, task) in self._tasks.items() if agent in (None, name)}
-        for task in stopped.values():
-            task.cancel()
-        await asyncio.gather(*stopped.values(), return_exceptions=True)
-        for key in stopped:
-            self._tasks.pop(key, None)  # a task that had not started
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

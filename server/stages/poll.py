@@ -17,9 +17,9 @@ from server.agents.agent import Agent
 from server.domain import outcome, states
 from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.jobs import FileKind, Job, Move
-from server.stages.get import AgentTasks, Get
+from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored
-from server.stages.stage import Core, Stage
+from server.stages.stage import AgentTasks, Core, Stage
 from server.store import attempts, jobs, totals
 from shared.clock import SECOND
 from shared.ids import AttemptKey

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+import structlog
 
 from server.agents.registry import Registry
 from server.domain.batch import cancelled_with
@@ -21,7 +24,9 @@ from server.store import bundles, children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
 from shared.sqlite.database import Database
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _MOVED_AT_ONCE: Final = 100
+Key = TypeVar("Key", bound=Hashable)
 Args = ParamSpec("Args")
 Decision = TypeVar("Decision", Move, Move | None)
 
@@ -108,3 +113,40 @@ class Stage:
         """
         while await self._database.write(children.cancel_children, parent_id, at, message):
             pass
+
+
+class AgentTasks(Generic[Key]):
+    """Tasks for agents, one for each key. Those of an agent are cancelled when its connection is
+    replaced. ``failed``: the event that is logged when one raises.
+    """
+
+    def __init__(self, failed: str) -> None:
+        self._failed = failed
+        self._tasks: dict[Key, tuple[str, asyncio.Task[None]]] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._tasks
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._tasks)
+
+    def start(self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a task for what the agent has, or will get. The key must not be in use."""
+        self._tasks[key] = (agent, asyncio.create_task(self._run(key, work)))
+
+    async def _run(self, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            log.exception(self._failed, key=str(key))
+        finally:
+            del self._tasks[key]
+
+    async def stop(self, agent: str | None = None) -> None:
+        """Cancel the tasks of the agent (None: of all agents)."""
+        stopped = {key: task for key, (name, task) in self._tasks.items() if agent in (None, name)}
+        for task in stopped.values():
+            task.cancel()
+        await asyncio.gather(*stopped.values(), return_exceptions=True)
+        for key in stopped:
+            self._tasks.pop(key, None)  # a task that had not started

@@ -74,7 +74,7 @@ class Space:
 
 
 class LocalStream:
-    """``FileStream`` of a local file; made in a thread.
+    """The bytes of a local file; made in a thread.
 
     Its first bytes are read at once: most files are no longer, and a second hop to a thread costs
     more than that.
