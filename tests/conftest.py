@@ -7,8 +7,9 @@ import io
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Generator
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
@@ -37,17 +38,41 @@ SLOW_TIMEOUT_S = 900
 TIMEOUT_AGAIN_S = 1.0
 TEARDOWN_S = 30.0
 KILLED_AFTER_S = 60.0
+CRASHES = pytest.StashKey[IO[str]]()
 MAY_SKIP_IN_CI = (
     # Machines of CI are containers that do not hold it.
     "without CAP_SYS_RESOURCE: that oom_score_adj is held is not proved",
 )
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Stacks of a worker that crashes go to a file, as its stderr is not in every log."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        stacks = os.open(os.environ["CRASHES"], os.O_WRONLY | os.O_APPEND)
+        config.stash[fault_handler_stderr_fd_key] = stacks
+        faulthandler.enable(stacks)
+    elif config.getoption("numprocesses", None):
+        config.stash[CRASHES] = crashes = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 - until the end
+        os.environ["CRASHES"] = crashes.name
     if seed := os.environ.get("PERTURB"):
         from tests.kit.perturbed import Perturbed
 
         config.pluginmanager.register(Perturbed(seed))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """Say how a worker of xdist ended, where all that xdist says is that it did."""
+    if error:
+        ended = node.gateway._io.popen.wait()
+        sys.stdout.write(f"\n{node.gateway.id} ended with {ended}; a signal has a minus\n")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if (crashes := config.stash.get(CRASHES, None)) and (stacks := crashes.read()):
+        terminalreporter.section("stacks of workers that crashed")
+        terminalreporter.line(stacks)
 
 
 def pytest_report_header() -> list[str]:

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from pathlib import Path
 
 from tests.conftest import MAY_SKIP_IN_CI
 from tests.kit.dev_program import ROOT, ended
@@ -76,22 +77,47 @@ def test_fine():
 """
 
 
-def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
+CRASH = """
+import os
+import signal
+
+
+def test_crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def output(tests: str, folder: Path, *args: str) -> str:
+    """What pytest says of these tests, of which some fail."""
     for name in ("pyproject.toml", "tests/conftest.py", "tests/kit/installed.py"):
-        target = tmp_path / name
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
-    (tmp_path / "tests" / "test_these.py").write_text(TESTS)
+    (folder / "tests" / "test_these.py").write_text(tests)
+    pytest = ("-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider", *args)
+    return ended(sys.executable, *pytest, cwd=folder, env={"CI": "1"}, status=1).stdout
 
-    pytest = ("-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider")
-    done = ended(sys.executable, *pytest, cwd=tmp_path, env={"CI": "1"}, status=1)
-    words = [line.split() for line in done.stdout.splitlines() if "::" in line]
+
+def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
+    said = output(TESTS, tmp_path)
+    words = [line.split() for line in said.splitlines() if "::" in line]
     passed, failed = (
         {word[1].partition("::")[2] for word in words if word[0] == outcome}
         for outcome in ("PASSED", "FAILED")
     )
     hang = {"test_waits", "test_spins", "test_hangs"}
     hang |= {"TestOfUnittest::test_whose_error_unittest_keeps"}
-    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), done.stdout
-    assert "in somewhere" in done.stdout
-    assert "await asyncio.Event().wait()" in done.stdout
+    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), said
+    assert "in somewhere" in said
+    assert "await asyncio.Event().wait()" in said
+
+
+def test_a_worker_that_crashes_is_named_with_its_signal_and_stacks(tmp_path) -> None:
+    said = output(CRASH, tmp_path, "-n", "1")
+    for words in (
+        "gw0 ended with -11",
+        "test_these.py::test_crash",
+        "Segmentation fault",
+        "in test_crash",
+    ):
+        assert words in said
