@@ -37,6 +37,8 @@ class Round(Stage):
         super().__init__(core)
         self._deliver, self._get = deliver, get
         self._look_due = self._resume_due = self._clock.monotonic()
+        self._calls_seen = -1
+        """Of the wake-ups, when jobs were claimed last; -1: they are to be claimed in any case."""
         self._next_due: Micros | None = None
         """When the first of the delayed jobs may be sent."""
         self._missing: dict[str, float] = {}
@@ -64,13 +66,14 @@ class Round(Stage):
     async def follow(self) -> int:
         """Follow what is reported, and claim where there may be a slot for a job."""
         if self._next_due is not None and self._next_due <= self._clock.now():
-            self._next_due, self._wakeups.claim = None, True
+            self._next_due, self._calls_seen = None, -1
         queued = set((await totals.now(self._database)).services)
         reports = self._get.inbox.take(_MAX_FOLLOWED)  # from here on nothing fails but for them
         slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
-        claims_some = bool(queued) and (self._wakeups.claim or slot_is_free)
+        calls = self._wakeups.calls
+        claims_some = bool(queued) and (calls != self._calls_seen or slot_is_free)
         offers = self._offers(queued) if claims_some else []
-        self._wakeups.claim, calls = False, self._wakeups.calls
+        self._calls_seen = calls
         claiming: asyncio.Future[Claimed] | None = None
         settling = [self._get.settle(one) for one in reports]
         if claims_some:  # behind the ends, whose slots are free by then
@@ -85,8 +88,9 @@ class Round(Stage):
         answers = await asyncio.gather(*settling, return_exceptions=True)
         for one, answer in zip(reports, answers, strict=True):
             self._get.settled(one, answer)
-            calls += _ends(answer)  # the claim has seen the slots of these
-        claimed = 0 if claiming is None else self._claimed(await claiming, calls)
+            if claims_some:
+                self._calls_seen += _ends(answer)  # the claim has seen the slots of these
+        claimed = 0 if claiming is None else self._claimed(await claiming)
         if not self._get.inbox.until_next_s():
             self._wakeups.sender.set()  # more than were taken
         return len(reports) + claimed
@@ -104,14 +108,13 @@ class Round(Stage):
         offers = []
         for name in queued:
             service = self._services.get(name)
-            if service is not None and not service.paused:
+            if service is not None:
                 able = [one for one in self._fleet.candidates(name) if not hold([one.name])]
                 if able:
                     offers.append(Offer(service, able))
         return offers
 
-    def _claimed(self, claimed: Claimed, calls: int) -> int:
-        self._wakeups.claim = self._wakeups.calls != calls
+    def _claimed(self, claimed: Claimed) -> int:
         self._next_due = claimed.next_due
         for job in claimed.jobs:
             self._fleet.claimed(job.agent or "", job.service)
@@ -128,7 +131,7 @@ class Round(Stage):
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0
-        self._wakeups.claim = True
+        self._calls_seen = -1
         moved = await self._give_up_missing() if now >= self._missing_due else 0
         for name in queued:
             if (service := self._services.get(name)) is not None:

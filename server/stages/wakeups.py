@@ -23,8 +23,7 @@ class JobWakeups(Wakeups):
         clock: None: the machine's.
 
     Attributes:
-        claim: there may be a job for a slot, or a slot for a job, since it was claimed last.
-        calls: how often there might be one or the other.
+        calls: how often there might be a job for a slot, or a slot for a job.
         settings_changed: of services or agents, since the Sender looked last.
         events: of requests that wait for events of jobs.
     """
@@ -40,7 +39,7 @@ class JobWakeups(Wakeups):
         self.schedules = asyncio.Event()
         self.batches = asyncio.Event()
         self.webhooks = asyncio.Event()
-        self.claim, self.calls, self.settings_changed = True, 0, False
+        self.calls, self.settings_changed = 0, False
         self.events = Wakeups()
         self._recent: dict[int, tuple[Job, float]] = {}
 
@@ -79,7 +78,6 @@ class JobWakeups(Wakeups):
 
     def send(self) -> None:
         """There may be a free slot, or a job for one."""
-        self.claim = True
         self.calls += 1
         self.sender.set()
 

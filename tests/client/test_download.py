@@ -114,7 +114,9 @@ async def test_another_file_under_the_same_address_starts_anew(tmp_path):
     other = b"x" * 2_000_000
     how: dict[str, Any] = {"etag": lambda number: f'"{number}"', "digest": False}
     how |= {"content": lambda number: CONTENT if number else other}
-    await fetch(Serving(cut=1_000_000, breaks=1, **how), tmp_path)
+    handler = Serving(cut=1_000_000, breaks=1, **how)
+    await fetch(handler, tmp_path)
+    assert len(handler.asked) == 2  # not put together, found damaged and fetched once more
     for how in ({"etag": lambda _: None}, {"ranges": False}):
         handler = Serving(cut=1_000_000, breaks=1, **how)
         await fetch(handler, tmp_path)

@@ -223,8 +223,10 @@ async def test_what_comes_while_jobs_are_claimed_is_not_forgotten(world: World) 
 
     with mock.patch.object(claims, "claim", and_another):
         await world.send.run_once()
-        assert world.wakeups.claim
     with mock.patch.object(claims, "claim", wraps=claim) as claimed:
+        world.send.claims = True
+        await world.send.follow()
+        claimed.assert_called_once()
         await sweep(world)
         await world.settle()
         claimed.reset_mock()
@@ -247,8 +249,8 @@ async def test_a_round_claims_with_its_ends_and_goes_on_where_there_are_more(wor
     (south, ends), (_, runs) = world.payloads()
     south.start(runs)
     south.end(ends, PayloadState.COMPLETED)
-    world.send.claims = True
     world.wakeups.sender.clear()
+    world.send.claims = True
     assert await world.send.follow() == 1
     assert world.wakeups.sender.is_set()
     assert await world.send.follow() == 2, "an end, and the job that gets its slot"

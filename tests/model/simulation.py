@@ -74,7 +74,7 @@ class Sender(Round):
     claims = False
 
     async def run_once(self) -> int:
-        self.claims = self._wakeups.claim = True
+        self.claims, self._calls_seen = True, -1
         try:
             return await super().run_once()
         finally:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -30,7 +31,9 @@ from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Progress, Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each
+from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.store import core, job
+from tests.kit.waiting import until
 from tests.model.simulation import World
 
 
@@ -66,6 +69,16 @@ async def running(loop: Loop, wakeup: asyncio.Event) -> AsyncIterator[None]:
     stop.set()
     wakeup.set()
     await task
+
+
+async def test_the_sender_is_woken_when_there_is_a_job_and_when_a_slot_is_free(tmp_path):
+    agent = FakeAgent(slots=1, ends="Running")
+    async with serving(tmp_path, agent, sender_interval=3_600.0) as caller:
+        await agent.until(lambda: agent.streams == 1)
+        for number in range(1, 4):
+            await caller.posted({"run.sh": b"true"}, user_id="1", service="my_service")
+            await until(partial(agent.starts.__contains__, f"{number}.1"))
+            await agent.end(agent.payloads[number])
 
 
 @each("first, at", [(math.inf, [0, 5, 7, 12]), (1.0, [0, 1, 6, 7, 12])])
