@@ -244,12 +244,14 @@ class Agent:
         """
         raise NotImplementedError
 
-    async def poll(
-        self, payload_id: int, to: ScratchFile
-    ) -> tuple[PayloadDoc | None, Fetched | None]:
-        """Poll: the payload (None: in no state that says anything); a Completed one's result comes
-        with it, at ``to``. job-orchestrator clients only. Raises NoSuchPayload.
+    async def poll(self, payload_id: int) -> tuple[PayloadDoc | None, bytes | None]:
+        """Poll: the payload (None: in no state that says anything), and its result if that is
+        small. job-orchestrator clients only. Raises NoSuchPayload.
         """
+        raise NotImplementedError
+
+    async def left(self, payload: PayloadDoc) -> tuple[PayloadDoc, bytes | None]:
+        """The payload, which has ended, with what it left. job-orchestrator clients only."""
         raise NotImplementedError
 
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:

@@ -30,6 +30,8 @@ OK: Final = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
 MOST_BYTES: Final = 64 << 20
 """The longest answers are lists of all that an agent holds, and job-orchestrator's payloads with
 their files in them."""
+MAX_RESULT: Final = 1 << 20
+"""Bytes of a result that comes with the report of its payload."""
 _DOCUMENT_BYTES: Final = 1 << 20
 _REFUSAL_BYTES: Final = 64 << 10
 _CHUNK: Final = 1 << 20

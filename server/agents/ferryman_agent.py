@@ -16,7 +16,7 @@ from yarl import URL
 
 from server.agents import answers
 from server.agents.agent import SHORT_CALL, Agent, Body, Inputs
-from server.agents.answers import Fetched
+from server.agents.answers import MAX_RESULT, Fetched
 from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
@@ -53,8 +53,6 @@ _MOST_PAYLOADS: Final = 100_000
 _NO_BYTES: Final = 2**62
 """An offset behind every log."""
 _GONE: Final = frozenset({"log_gone", "files_gone"})
-MAX_RESULT: Final = 1 << 20
-"""Bytes of a result that comes behind its line."""
 QUICK_MS: Final = 100
 """An attempt that ends within so long of its start is reported once, as ended."""
 SILENT_S: Final = 10.0

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
+import io
 import json
 import secrets
 import zipfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import aiohttp
+import structlog
 
 from server.agents import answers
 from server.agents.agent import Agent, Body, Inputs
-from server.agents.answers import Fetched
+from server.agents.answers import MAX_RESULT, Fetched
 from server.domain import outcome
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
@@ -24,8 +28,9 @@ from server.domain.service import Service
 from server.storage.scratch import ScratchFile
 from shared.files.bundles.reader import BundleReader
 from shared.files.opened import to_end
-from shared.wire import PayloadDoc, PayloadState
+from shared.wire import PayloadDoc, PayloadState, ResultInfo
 
+log = structlog.get_logger()
 _CHUNK: Final = 1 << 20
 _FIELDS: Final = frozenset({"id", "status", "loc", "pid", "killed", "input"})
 _NO_PAYLOAD_STATES: Final = frozenset({"Queued", "Processing", "Submitted", "Locked", "Unknown"})
@@ -65,28 +70,57 @@ class OrchestratorClient(Agent):
             raise Unreachable(self._say("a payload without a known state"), sent=True)
         return payload
 
-    async def poll(
-        self, payload_id: int, to: ScratchFile
-    ) -> tuple[PayloadDoc | None, Fetched | None]:
+    async def poll(self, payload_id: int) -> tuple[PayloadDoc | None, bytes | None]:
         url = f"{self._retrieve}/{payload_id}"
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type == "application/zip":
-                fetched = await answers.store(answer, to, self._clock)
-                # It says no digest: a result that was cut off on the way, or never packed, is none.
-                if not await asyncio.to_thread(zipfile.is_zipfile, to.path):
-                    self.count("result", "failed", fetched.size)
-                    raise ValueError(f"{fetched.size} bytes that are not a whole ZIP")
-                self.count("result", "ok", fetched.size)
-                return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
+                completed = PayloadDoc(id=payload_id, status=PayloadState.COMPLETED)
+                return await self._announced(completed, answer)
             payload = _payload(await answers.read(answer), payload_id)
+        if payload is None or payload.status not in outcome.ENDED:
+            return payload, None
+        return await self.left(payload)
+
+    async def left(self, payload: PayloadDoc) -> tuple[PayloadDoc, bytes | None]:
+        try:
+            url = f"{self._partial}/{payload.id}"
+            async with self._call("GET", url, transfer=True) as answer:
+                return await self._announced(payload, answer)
+        except AgentError as problem:
+            log.info("payload.left_nothing", agent=self.name, error=str(problem))
             return payload, None
 
+    async def _announced(
+        self, payload: PayloadDoc, answer: aiohttp.ClientResponse
+    ) -> tuple[PayloadDoc, bytes | None]:
+        """The payload with its result, which is in the answer; it comes along if it is small."""
+        size, sha256, content = answer.content_length or 0, "", None
+        if size <= MAX_RESULT:
+            with suppress(ValueError):  # it is longer, and has to be fetched
+                content = await answers.read(answer, MAX_RESULT)
+        if content is not None:
+            size, sha256 = len(content), hashlib.sha256(content).hexdigest()
+            with self._counted("result") as moved:
+                self._check_whole(io.BytesIO(content), size)
+                moved(size)
+        return payload.model_copy(update={"result": ResultInfo(size=size, sha256=sha256)}), content
+
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
-        return await self._download(f"{self._partial}/{payload_id}", to, most)
+        # It packs it anew, so it may have another size.
+        fetched = await self._download(f"{self._partial}/{payload_id}", to)
+        await asyncio.to_thread(self._check_whole, to.path, fetched.size)
+        return fetched
+
+    def _check_whole(self, file: Path | BinaryIO, size: int) -> None:
+        """It says no digest: a result that was cut off on the way, or never packed, is none."""
+        if not zipfile.is_zipfile(file):
+            why = f"{size} bytes that are not a whole ZIP"
+            raise Unreachable(self._say(why), sent=True)
 
     async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         assert job.payload_id is not None, "set by the move to Submitted"
-        return await self.fetch(job.payload_id, to, outcome.most_result(job.limits))
+        most = outcome.most_result(job.limits)
+        return await self._download(f"{self._partial}/{job.payload_id}", to, most)
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         try:

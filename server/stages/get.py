@@ -81,7 +81,7 @@ def _attempt(tx: Tx, key: AttemptKey) -> Attempt | None:
 
 class Get(Stage):
     """The Getter. What is reported is taken up by ``round.Round``; agents without events are polled
-    by ``poll.Poll``, which uses :meth:`advance`.
+    by ``poll.Poll``.
 
     Args:
         report_delay_s: so long a report waits for a newer one, which may make it needless.
@@ -139,6 +139,7 @@ class Get(Stage):
 
     async def lost(self, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
+        self.progress.forget(job.key)
 
         def rule(now: Job) -> Move | None:
             is_same = now.key == job.key and now.state in states.HOLDS_SLOT and not now.deferred
@@ -148,18 +149,6 @@ class Get(Stage):
 
     def _lost(self, job: Job, message: str) -> Move:
         return self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-
-    async def advance(
-        self, agent: Agent, job: Job, payload: PayloadDoc, result: Result | None
-    ) -> bool:
-        """Move a job of a polled agent to where its payload is.
-
-        Returns:
-            False: the job was no longer as given; nothing was changed.
-        """
-        report = Report(agent, payload, job.key, 0.0)
-        settled = await self._database.submit(self._follow, report, payload, result)
-        return settled.is_done and settled.expected
 
     # -- in a round
 
@@ -398,6 +387,8 @@ class Get(Stage):
     async def _end_unexpected(self, report: Report, answer: Settled) -> None:
         """End the payload, keep what it left, and let the agent delete it."""
         agent, payload = report.agent, answer.payload
+        if not agent.supports_events:
+            return  # it was asked just before, and deletes by age
         job, attempt = answer.job, answer.attempt
         discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
         if payload.status not in outcome.ENDED:

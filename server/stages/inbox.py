@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import structlog
-
 from server.agents.agent import Agent
 from server.domain import outcome
 from shared.clock import Clock, Micros
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc
 
-log = structlog.get_logger()
 _MAX_PLACES: Final = 1_000
 """Payloads of one agent; then no more are read from it."""
 _LARGE: Final = 16 << 10
@@ -124,15 +121,12 @@ class Inbox:
         taken_at: Micros | None = None,
         places: int = 0,
     ) -> None:
-        """Add a report. Those of an agent that is polled have no key: what polls it sees what
-        becomes of them.
+        """Add a report, unless it has no key: what polls an agent without keys adds one, and sees
+        what becomes of the others.
         """
         try:
             key = AttemptKey.parse(payload.key or "")
-        except ValueError as problem:
-            log.warning("payload.refused", agent=agent.name, key=payload.key, error=str(problem))
-            key = None
-        if key is None or not agent.supports_events:
+        except ValueError:
             self._release(agent.name, places)
             return
         due = self._clock.monotonic()
@@ -196,6 +190,10 @@ class Inbox:
                 self._bytes[report.agent.name] -= len(report.content or b"")
             newer.take_over(report)
         self._wake()
+
+    def __contains__(self, which: Which) -> bool:
+        """Whether there is a report of the payload."""
+        return which in self._waiting or which in self._busy
 
     def is_busy(self, report: Report) -> bool:
         """Whether it is being looked at, and was not forgotten."""

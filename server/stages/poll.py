@@ -1,24 +1,20 @@
 """Agents without events, and agents that cannot be reached.
 
-A job-orchestrator client has no event stream: its payloads are asked for one by one, its wall times
-are watched here. The jobs of an agent that cannot be reached become Unknown, and after a longer
-time count as lost.
+A job-orchestrator client has no event stream: its payloads are asked for one by one, and its
+answers are taken up like events. Its wall times are watched here. The jobs of an agent that cannot
+be reached become Unknown, and after a longer time count as lost.
 """
 
 from __future__ import annotations
 
 import functools
-from contextlib import AsyncExitStack
 from typing import Final
-
-import structlog
 
 from server.agents.agent import Agent
 from server.domain import outcome, states
 from server.domain.agents import AgentError, NoSuchPayload
-from server.domain.jobs import FileKind, Job, Move
+from server.domain.jobs import Job, Move
 from server.stages.get import Get
-from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored
 from server.stages.stage import AgentTasks, Core, Stage
 from server.store import attempts, jobs, totals
 from shared.clock import SECOND
@@ -26,9 +22,7 @@ from shared.ids import AttemptKey
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadState, Reason
 
-log = structlog.get_logger()
 TIMEOUT_GRACE_S: Final = 30.0  # beyond the wall time, before an attempt is stopped from here
-STORE_AGAIN_S: Final = 10.0  # until a result is fetched again that this server could not store
 
 
 class Poll(Stage):
@@ -41,16 +35,13 @@ class Poll(Stage):
         self.stop = self._asking.stop
         self._failing_since: dict[AttemptKey, float] = {}
         """Attempt -> monotonic time since when its agent has no good answer for it."""
-        self._no_room: dict[AttemptKey, tuple[str, int]] = {}
-        """Attempts whose results wait for room on the disk, and their payloads."""
 
     async def run_once(self) -> int:
         """Ask each polled agent for its jobs; move the jobs of unreachable agents. Returns how many
         were moved.
         """
         await self._get.results.waiting.run_once()
-        moved = 0
-        polled = set()
+        moved, polled = 0, set[AttemptKey]()
         for name in set((await totals.now(self._database)).agents):
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
@@ -58,13 +49,12 @@ class Poll(Stage):
             elif agent is not None and not agent.supports_events:
                 for job in await self._database.read(jobs.in_states, states.AT_AGENT, name):
                     polled.add(job.key)
-                    if job.key not in self._asking:
+                    is_reported = (name, job.payload_id or 0) in self._get.inbox
+                    if not is_reported and job.key not in self._asking:
                         work = functools.partial(self._ask, agent, job)
                         self._asking.start(name, job.key, work)
         for key in self._failing_since.keys() - polled - set(self._asking):
             del self._failing_since[key]
-        for key in self._no_room.keys() - polled - set(self._asking):
-            self._get.results.waiting.done(self._no_room.pop(key))
         return moved
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
@@ -102,15 +92,17 @@ class Poll(Stage):
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
         try:
-            if job.key in self._no_room:
-                await self._get.results.waiting.check(self._no_room[job.key], 0)
-            await self._poll_payload(agent, job, job.payload_id)
+            payload, result = await agent.poll(job.payload_id)
+            runs = payload is not None and payload.status not in outcome.ENDED
+            if payload is not None and runs and await self._is_overdue(job):
+                # A job-orchestrator client has no wall time of its own.
+                await agent.kill(payload.id)
+                message = f"stopped after {say_duration(job.timeout_s)}, the wall time limit"
+                how = {"status": PayloadState.FAILED, "reason": Reason.TIMEOUT, "message": message}
+                payload, result = await agent.left(payload.model_copy(update=how))
         except NoSuchPayload:
             await self._get.lost(job, f"agent {agent.name} does not know the job any more")
-        except (AgentError, OSError) as problem:
-            if isinstance(problem, OSError):
-                await self._not_stored(agent, job, job.payload_id, problem)
-                return
+        except AgentError as problem:
             # An error for ever must not hold the slot for ever: it counts as unreachable.
             now = self._clock.monotonic()
             unreachable_s = now - self._failing_since.setdefault(job.key, now)
@@ -118,52 +110,9 @@ class Poll(Stage):
             await self._move_all([self._unreached(job, unreachable_s, what)])
         else:
             self._failing_since.pop(job.key, None)
-            if job.key in self._no_room:
-                self._get.results.waiting.done(self._no_room.pop(job.key))
-
-    async def _not_stored(self, agent: Agent, job: Job, payload_id: int, problem: OSError) -> None:
-        """The agent has answered: what failed is this server's disk. So the job is never given up
-        for it. How large the result is, such an agent does not say.
-        """
-        why, which = not_stored(problem), (agent.name, payload_id)
-        if full := is_disk_full(problem):
-            self._no_room[job.key] = which
-            no_room = await self._get.results.waiting.add(which, problem, None)
-            why = f"{WAITS_FOR_ROOM} {no_room}"
-        if JobState.UNKNOWN in states.NEXT[job.state]:
-            move = outcome.unknown(job, self._clock.now(), why)
-            await self._database.write(jobs.move, move)
-        if full:
-            await self._get.results.waiting.turn(which)
-        else:
-            await self._clock.sleep(STORE_AGAIN_S)
-
-    async def _poll_payload(self, agent: Agent, job: Job, payload_id: int) -> None:
-        async with AsyncExitStack() as stack:
-            content = await stack.enter_async_context(self._scratch.file())
-            pending = await stack.enter_async_context(self._storage.pending(FileKind.RESULT))
-            payload, fetched = await agent.poll(payload_id, content)
-            if payload is None:
-                return
-            if payload.status not in outcome.ENDED and await self._is_overdue(job):
-                # A job-orchestrator client has no wall time of its own.
-                await agent.kill(payload_id)
-                message = f"stopped after {say_duration(job.timeout_s)}, the wall time limit"
-                how = {"status": PayloadState.FAILED, "reason": Reason.TIMEOUT, "message": message}
-                payload = payload.model_copy(update=how)
-            if fetched is None and payload.status in outcome.ENDED:
-                try:
-                    most = outcome.most_result(job.limits)
-                    fetched = await agent.fetch(payload_id, content, most)
-                except AgentError as problem:
-                    log.info("payload.left_nothing", job_id=job.id, error=str(problem))
-            result = None
-            if fetched is not None:
-                result = await self._get.results.store(
-                    pending, content, fetched.size, fetched.sha256
-                )
-            if await self._get.advance(agent, job, payload, result):
-                pending.commit()
+            if payload is not None and job.bundle is not None:
+                of = {"key": str(job.key), "bundle_digest": job.bundle.digest}
+                self._get.inbox.put(agent, payload.model_copy(update=of), result)
 
     async def _is_overdue(self, job: Job) -> bool:
         if not job.timeout_s:

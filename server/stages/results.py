@@ -16,7 +16,7 @@ from server.domain.agents import NoSuchPayload, Unreachable
 from server.domain.jobs import Result
 from server.storage.contents import Contents
 from server.storage.folder import PendingFiles
-from server.storage.scratch import Scratch, ScratchFile
+from server.storage.scratch import Scratch
 from shared.clock import Clock, wait_for
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -266,9 +266,9 @@ class Results:
         Raises:
             AgentError, OSError: it could not be fetched, or not stored.
         """
-        whole = announced.size, announced.sha256, announced.inputs
         if came is not None:
-            return await self.store(pending, came, *whole)
+            file, few = await self._contents.keep(pending, came, announced.size)
+            return Result(file, announced.size, announced.sha256, announced.inputs, few)
         async with self._scratch.file() as content:
             try:
                 async with self._downloads.setdefault(
@@ -277,22 +277,11 @@ class Results:
                     fetched = await agent.fetch(payload_id, content, announced.size)
             except NoSuchPayload as problem:
                 raise Unreachable(str(problem), sent=True) from problem
-            if announced.sha256 != fetched.sha256:
+            if agent.supports_events and announced.sha256 != fetched.sha256:
                 raise Unreachable(
                     f"the result arrived damaged: {fetched.size} of {announced.size} bytes, "
                     "and not the digest that was announced",
                     sent=True,
                 )
-            return await self.store(pending, content, *whole)
-
-    async def store(
-        self,
-        pending: PendingFiles,
-        content: ScratchFile | bytes,
-        size: int,
-        sha256: str,
-        inputs: int = 0,
-    ) -> Result:
-        """Store a whole result."""
-        file, few = await self._contents.keep(pending, content, size)
-        return Result(file, size, sha256, inputs, few)
+            file, few = await self._contents.keep(pending, content, fetched.size)
+            return Result(file, fetched.size, fetched.sha256, announced.inputs, few)

@@ -183,7 +183,7 @@ async def test_results_are_read_from_behind_their_lines() -> None:
 @each(
     "broken",
     [
-        line(payload=reported(7), result_bytes=ferryman_agent.MAX_RESULT + 1) + b"x",
+        line(payload=reported(7), result_bytes=answers.MAX_RESULT + 1) + b"x",
         line(result_bytes=3) + b"abc",
         line(payload=reported(7), result_bytes=3) + b"ab",
         b'{"seq":1,"result_bytes":-1}\n',

@@ -21,7 +21,8 @@ from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from server.agents import ferryman_agent
 from server.agents.agent import Sessions
-from server.agents.ferryman_agent import MAX_RESULT, QUICK_MS, FerrymanAgent
+from server.agents.answers import MAX_RESULT
+from server.agents.ferryman_agent import QUICK_MS, FerrymanAgent
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service

@@ -312,7 +312,7 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
         raise OSError(errno.EROFS, "Read-only file system", str(file.path))
 
     clock, agent = SimClock(), FakeAgent(ends="Running")
-    client = FakeOrchestrator(then="Running")
+    client = FakeOrchestrator(then="Running", result=bytes(2 * MIB))
     how: dict[str, Any] = {"machine": clock, **SELDOM}
     soon = {"agent_timeout": 20.0, "agent_lost_after": 60.0}
     own = serving(tmp_path, agent, **how) if kind == "ferryman" else None
