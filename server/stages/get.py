@@ -25,6 +25,7 @@ from server.stages.deferral import Deferral
 from server.stages.inbox import Inbox, Report, Which
 from server.stages.progress import Progress
 from server.stages.results import (
+    LOOK_AGAIN_S,
     UNCHECKED,
     WAITS_FOR_ROOM,
     NoRoom,
@@ -322,7 +323,7 @@ class Get(Stage):
         try:
             if no_room is not None:
                 await self._wait_for_room(report, no_room)
-                delay_s = 0.0
+                delay_s = LOOK_AGAIN_S
             else:
                 await self._show_failing(report, problem)
         finally:
@@ -355,12 +356,11 @@ class Get(Stage):
             jobs.move(tx, self._lost(job, message))
 
     async def _wait_for_room(self, report: Report, problem: OSError) -> None:
-        """Until the result may be tried again. Its job says so, unless it is only for a moment."""
+        """The result waits. Its job says so, unless it is only for a moment."""
         size = report.payload.result.size if report.payload.result else 0
         why = await self.results.waiting.add(report.which, problem, size)
         if report.tries > 1 or not why.is_brief:
             await self._show_as_unknown(report, f"{WAITS_FOR_ROOM} {why}")
-        await self.results.waiting.turn(report.which)
 
     async def _show_as_unknown(self, report: Report, message: str) -> None:
         """If that can be done: trying again does not depend on it."""

@@ -40,7 +40,6 @@ class Poll(Stage):
         """Ask each polled agent for its jobs; move the jobs of unreachable agents. Returns how many
         were moved.
         """
-        await self._get.results.waiting.run_once()
         moved, polled = 0, set[AttemptKey]()
         for name in set((await totals.now(self._database)).agents):
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)

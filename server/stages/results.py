@@ -7,7 +7,6 @@ import errno
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from server.agents.agent import Agent
@@ -17,7 +16,7 @@ from server.domain.jobs import Result
 from server.storage.contents import Contents
 from server.storage.folder import PendingFiles
 from server.storage.scratch import Scratch
-from shared.clock import Clock, wait_for
+from shared.clock import Clock
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
 from shared.units.sizes import say_count, say_size
@@ -26,9 +25,8 @@ from shared.wire import ResultInfo
 _MAX_DOWNLOADS: Final = 8  # from one agent at once
 UNCHECKED: Final = 1 << 20
 """Bytes of a result that is not worth a look at the disk before it is fetched."""
-_LOOK_AGAIN_S: Final = 10.0
-"""Until it is looked again whether a result that waits for room is still wanted; and until a disk
-that was full although it seemed to have room is tried again: its inodes may be used up."""
+LOOK_AGAIN_S: Final = 5.0
+"""Until a result that waits for room is tried again, if it is still wanted."""
 WAITS_FOR_ROOM: Final = "the result waits for room on"
 """How the message of its job begins; a :class:`NoRoom` is the rest."""
 Payload: TypeAlias = tuple[str, int]
@@ -39,25 +37,27 @@ class NoRoom(OSError):
     """A result does not fit on the server's disk now.
 
     Args:
-        size: bytes that it needs; None: not known.
+        size: bytes that it needs.
         available: bytes that may be used.
-        problem: what the disk said; None: it was not tried.
+        refused: what the disk said, though it seemed to have room: its inodes may be used up.
 
     Attributes:
         is_brief: it only waits for others that came before it.
     """
 
-    def __init__(self, size: int | None, available: int, problem: OSError | None = None) -> None:
-        fits = size is not None and size <= available
-        needed = "more is" if size is None else say_size(size)
-        text = f"the server's disk: {needed} needed, {say_size(max(0, available))} may be used"
-        if fits and problem is not None:
-            text = f"the server's disk: {problem.strerror}"
-        super().__init__(errno.ENOSPC, text)
-        self.is_brief = fits and problem is None
+    def __init__(self, size: int, available: int, refused: str | None = None) -> None:
+        self.size, self.refused = size, refused if size <= available else None
+        self.is_brief = size <= available and refused is None
+        super().__init__(
+            errno.ENOSPC, f"the server's disk: {self.refused or need(size, available)}"
+        )
 
     def __str__(self) -> str:
         return self.strerror or ""
+
+
+def need(size: int, available: int) -> str:
+    return f"{say_size(size)} needed, {say_size(max(0, available))} may be used"
 
 
 def not_stored(problem: OSError) -> str:
@@ -68,19 +68,6 @@ def not_stored(problem: OSError) -> str:
 def is_disk_full(problem: BaseException) -> bool:
     """Whether it is the server's own disk that has no room."""
     return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    size: int
-    """Bytes that have to be free, at least."""
-    since: float
-    """Monotonic, as the next one."""
-    not_before: float
-    turn: asyncio.Event
-    """Set: it may be tried."""
-    refused: str = ""
-    """What the disk said although it seemed to have room."""
 
 
 class WaitingResults:
@@ -95,7 +82,8 @@ class WaitingResults:
 
     def __init__(self, scratch: Scratch, clock: Clock, on_end: Callable[[], None]) -> None:
         self._scratch, self._clock, self._on_end = scratch, clock, on_end
-        self._waiting: dict[Payload, _Waiting] = {}
+        self._waiting: dict[Payload, tuple[float, NoRoom]] = {}
+        """Since when (monotonic), and why; the oldest first."""
         self._available = 0
         """Bytes that might be used when it was looked last."""
 
@@ -107,11 +95,7 @@ class WaitingResults:
 
     def held(self) -> set[str]:
         """Agents that have a result that does not fit."""
-        return {
-            which[0]
-            for which, one in self._waiting.items()
-            if one.refused or one.size > self._available
-        }
+        return {which[0] for which, (_, why) in self._waiting.items() if not why.is_brief}
 
     def hold(self, agents: Iterable[str]) -> bool:
         """Whether there are such agents, and each has a result that does not fit."""
@@ -121,76 +105,45 @@ class WaitingResults:
         """Whether all agents that can be reached have one, so that no upload is taken."""
         return self.hold(agent.name for agent in fleet.all() if agent.reachable)
 
-    @property
-    def size(self) -> int:
-        """Bytes that they need."""
-        return sum(one.size for one in self._waiting.values())
-
-    @property
-    def oldest_s(self) -> float:
-        """For how long the oldest waits."""
-        since = min((one.since for one in self._waiting.values()), default=None)
-        return 0.0 if since is None else self._clock.monotonic() - since
-
     def sentence(self) -> str:
         """Empty: none waits."""
         if not self._waiting:
             return ""
+        since, reasons = zip(*self._waiting.values(), strict=True)
+        refused = [one.refused for one in reasons if one.refused]
+        why = refused[0] if refused else need(sum(one.size for one in reasons), self._available)
+        oldest_s = max(1, round(self._clock.monotonic() - min(since)))
         wait = "waits" if len(self) == 1 else "wait"
-        available = say_size(max(0, self._available))
-        why = f"{say_size(self.size)} needed, {available} may be used"
-        refused = [one.refused for one in self._waiting.values() if one.refused]
         return (
-            f"{say_count(len(self), 'result')} {wait} for room on the server's disk: "
-            f"{refused[0] if refused else why}, the oldest waits for "
-            f"{say_duration(max(1, round(self.oldest_s)))}"
+            f"{say_count(len(self), 'result')} {wait} for room on the server's disk: {why}, "
+            f"the oldest waits for {say_duration(oldest_s)}"
         )
 
     async def check(self, which: Payload, size: int) -> None:
-        """Before a result is fetched.
-
-        Raises:
-            NoRoom: it has to wait.
-        """
-        waiting = self._waiting.get(which)
-        if waiting is not None and waiting.turn.is_set():
+        """Before a result is fetched. Raises NoRoom: it has to wait."""
+        if size <= UNCHECKED and not self._waiting:
             return
-        if self._waiting:
-            raise NoRoom(size, self._available)
-        if size > UNCHECKED and size > (available := await self._look()):
+        available = left = await self._look()
+        for earlier, (_, why) in self._waiting.items():
+            if earlier == which:
+                break
+            left -= why.size if why.size <= left else 0
+        if size > left:
             raise NoRoom(size, available)
 
-    async def add(self, which: Payload, problem: OSError, size: int | None) -> NoRoom:
-        """It could not be stored, so it waits from now on, unless it does already.
-
-        Args:
-            problem: for which :func:`is_disk_full` holds.
-            size: bytes; None: not known.
-
-        Returns:
-            Why, in a sentence.
+    async def add(self, which: Payload, problem: OSError, size: int) -> NoRoom:
+        """It could not be stored, so it waits from now on, unless it does already; why. Of the
+        problem :func:`is_disk_full` holds.
         """
-        now = self._clock.monotonic()
-        available = await self._look()
-        needed = max(0, available) + 1 if size is None else size
-        waiting = self._waiting.setdefault(which, _Waiting(needed, now, now, asyncio.Event()))
         if not isinstance(problem, NoRoom):
-            waiting.size, waiting.refused = needed, ""
-            if needed <= available:
-                waiting.not_before = now + _LOOK_AGAIN_S
-                waiting.refused = problem.strerror or ""
-        waiting.turn.clear()
-        return problem if isinstance(problem, NoRoom) else NoRoom(size, available, problem)
-
-    async def turn(self, which: Payload) -> None:
-        """Until one that waits may be tried again, or is to be looked at again."""
-        if which in self._waiting:
-            await wait_for(self._waiting[which].turn, _LOOK_AGAIN_S, self._clock)
+            problem = NoRoom(size, await self._look(), problem.strerror or "")
+        since, _ = self._waiting.get(which, (self._clock.monotonic(), problem))
+        self._waiting[which] = since, problem
+        return problem
 
     def done(self, which: Payload) -> None:
         """It was stored, or is not wanted any more."""
-        if (one := self._waiting.pop(which, None)) is not None:
-            one.turn.set()
+        if self._waiting.pop(which, None) is not None:
             self._on_end()
 
     async def most(self) -> float:
@@ -198,17 +151,6 @@ class WaitingResults:
         with suppress(OSError):
             return await asyncio.to_thread(self._scratch.most)
         return math.inf  # it does not answer
-
-    async def run_once(self) -> None:
-        """Let those be tried that fit now."""
-        if not self._waiting:
-            return
-        left = await self._look()
-        now = self._clock.monotonic()
-        for one in self._waiting.values():
-            if one.turn.is_set() or (one.size <= left and now >= one.not_before):
-                one.turn.set()
-                left -= one.size
 
     async def _look(self) -> int:
         """Bytes that may be used now, or might be when the disk answered last."""

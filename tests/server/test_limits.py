@@ -271,6 +271,7 @@ async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_pa
 
 
 async def test_a_small_result_waits_for_room_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.stages.get.LOOK_AGAIN_S", 0.05)
     disk = Disk(monkeypatch, tmp_path / "data", 64 * MIB)
     agent = FakeAgent(ends="Running")
     async with serving(tmp_path, agent, min_free=4 * MIB) as caller:
@@ -283,7 +284,6 @@ async def test_a_small_result_waits_for_room_too(tmp_path, monkeypatch):
         assert "the result waits for room on the server's disk" in job["message"]
         assert left(tmp_path / "data", "results") == set()
         disk.size = 64 * MIB
-        await caller.server.context.get.results.waiting.run_once()
         await caller.job(job_id, until="Completed")
 
 

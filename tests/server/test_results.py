@@ -1,11 +1,9 @@
 """Results without room on the disk, and what is made of those that are stored."""
 
-import asyncio
-import contextlib
 import errno
 import io
 import zipfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,14 +32,12 @@ MIB: Final = 1 << 20
 
 
 class Disk:
-    """Results that wait for ``available`` bytes, by number; those ``tried``, as their turn comes;
-    and, in ``ends``, one for each time that none waited any more.
+    """Results of agent "node" that wait for ``available`` bytes, by number; and, in ``ends``, one
+    for each that waited no more.
     """
 
     def __init__(self, available: int) -> None:
         self.available, self.ends, self.clock = available, list[None](), SimClock()
-        self.tried: list[int] = []
-        self._tasks: list[asyncio.Task[None]] = []
         scratch: Any = SimpleNamespace(measure=self._look)
         self.results = WaitingResults(scratch, self.clock, lambda: self.ends.append(None))
 
@@ -50,86 +46,65 @@ class Disk:
             raise OSError(errno.EIO, "Input/output error")
         return self.available
 
-    async def fails(self, number: int, size: int | None, problem: OSError | None = None) -> str:
-        """It does not fit, and waits. Returns what its job says."""
-        problem = problem or NoRoom(size, self.available)
-        why = await self.results.add(("node", number), problem, size)
-        self._tasks.append(asyncio.create_task(self._turn(number)))
-        await self.clock.settle()
-        return str(why)
+    async def asks(self, which: int, size: int, agent: str = "node") -> str:
+        """Whether the result may be fetched: empty, or what its job says. It waits then."""
+        try:
+            await self.results.check((agent, which), size)
+        except NoRoom as full:
+            return await self.fails(which, size, full, agent)
+        return ""
 
-    async def _turn(self, number: int) -> None:
-        waits = True
-        while waits:
-            await self.results.turn(("node", number))
-            with contextlib.suppress(NoRoom):
-                await self.results.check(("node", number), 0)
-                waits = False
-        self.tried.append(number)
+    async def fails(self, which: int, size: int, problem: OSError, agent: str = "node") -> str:
+        """The disk does not take it, so it waits. Returns what its job says."""
+        return str(await self.results.add((agent, which), problem, size))
 
-    async def look(self, available: int) -> list[int]:
-        """A sweep finds so much room. Returns which are tried."""
-        self.available, before = available, len(self.tried)
-        await self.results.run_once()
-        await self.clock.settle()
-        return self.tried[before:]
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def fit(self, available: int, *sizes: int) -> list[int]:
+        """With so much room, which of those that wait may be fetched."""
+        self.available = available * MIB
+        asked = [await self.asks(which, size * MIB) for which, size in enumerate(sizes)]
+        return [which for which, why in enumerate(asked) if not why]
 
 
 @pytest.fixture
-async def disk() -> AsyncIterator[Disk]:
-    found = Disk(10 * MIB)
-    yield found
-    await found.stop()
+def disk() -> Disk:
+    return Disk(10 * MIB)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 async def test_the_oldest_are_tried_first_all_that_fit_at_once(disk: Disk) -> None:
-    for number, size in enumerate((50, 60, 20, 5)):
-        await disk.fails(number, size * MIB)
-    assert await disk.look(49 * MIB) == [2, 3], "what fits is not held up by what does not"
-    for number in (2, 3):
-        disk.results.done(("node", number))
-    assert await disk.look(105 * MIB) == [0], "what was given to one is not given to the next"
-    assert await disk.look(120 * MIB) == [1]
+    sizes = 50, 60, 20, 25
+    assert await disk.fit(10, *sizes) == []
+    assert await disk.fit(49, *sizes) == [2, 3], "what fits is not held up by what does not"
+    for which in (2, 3):
+        disk.results.done(("node", which))
+    assert await disk.fit(105, *sizes[:2]) == [0], "what is given to one is not given to the next"
+    assert await disk.fit(120, *sizes[:2]) == [0, 1]
+    assert len(disk.ends) == 2, "jobs are sent again to an agent whose results wait no more"
 
 
 async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits(disk: Disk) -> None:
-    await disk.results.check(("node", 1), 10 * MIB)
-    with pytest.raises(NoRoom, match=r"server's disk: 11.0 MiB needed, 10.0 MiB may be used"):
-        await disk.results.check(("node", 1), 11 * MIB)
-    await disk.fails(1, 50 * MIB)
-    disk.available = 55 * MIB  # and nobody has looked yet
-    with pytest.raises(NoRoom) as behind:
-        await disk.results.check(("node", 2), 10 * MIB)
-    assert behind.value.is_brief
-    with pytest.raises(NoRoom):
-        await disk.results.check(("node", 3), 1)
-    await disk.fails(2, 10 * MIB, behind.value)
-    assert await disk.look(55 * MIB) == [1]
-    await disk.results.check(("node", 1), 50 * MIB)
+    assert not await disk.asks(1, 10 * MIB)
+    said = await disk.asks(1, 11 * MIB)
+    assert said == "the server's disk: 11.0 MiB needed, 10.0 MiB may be used"
+    disk.available = 15 * MIB
+    assert await disk.asks(2, 10 * MIB)
+    assert await disk.asks(3, 5 * MIB), "nor before one that waits for another"
     disk.results.done(("node", 1))
-    assert await disk.look(12 * MIB) == [2]
-    disk.results.done(("node", 2))
-    await disk.results.check(("node", 3), 1)
-    assert len(disk.ends) == 2, "jobs are sent again to an agent whose results wait no more"
+    assert not await disk.asks(2, 10 * MIB)
 
 
 async def test_what_an_agent_announces_holds_up_only_that_agent(disk: Disk) -> None:
     hold = disk.results.hold
     assert not hold([]), "nobody is held"
-    await disk.fails(1, 50 * MIB)
+    await disk.asks(1, 50 * MIB)
     assert hold(["node"])
     assert not hold(["node", "other"]), "another agent can work"
-    await disk.results.add(("other", 1), NoRoom(MIB, 10 * MIB), MIB)
+    disk.available = 50 * MIB
+    await disk.asks(1, MIB, "other")
     assert not hold(["other"]), "its result fits, and only waits for its turn"
-    await disk.results.add(("other", 2), NoRoom(11 * MIB, 10 * MIB), 11 * MIB)
+    await disk.asks(2, 51 * MIB, "other")
     assert hold(["node", "other"])
     disk.results.done(("other", 2))
     assert not hold(["other"])
@@ -144,30 +119,21 @@ async def test_what_waits_is_told_with_its_numbers_until_it_is_wanted_no_more(di
         "1 result waits for room on the server's disk: 50.0 MiB needed, 10.0 MiB may be used, "
         "the oldest waits for 1m 30s"
     )
-    assert (len(disk.results), disk.results.size, disk.results.oldest_s) == (1, 50 * MIB, 90.0)
-    await disk.look(15 * MIB)
-    assert await disk.look(-1) == [], "the disk does not answer"
+    disk.available = 15 * MIB
+    assert await disk.asks(1, 50 * MIB)
+    disk.available = -1
+    assert await disk.asks(1, 50 * MIB), "the disk does not answer"
     assert "15.0 MiB may be used" in disk.results.sentence()
     disk.results.done(("node", 1))
-    assert (disk.results.sentence(), disk.results.oldest_s) == ("", 0.0)
-    await disk.clock.settle()
-    assert disk.tried == [1], "it is looked at at once"
-    await disk.results.turn(("node", 1))  # waits for nothing
+    assert (disk.results.sentence(), len(disk.results)) == ("", 0)
 
 
-async def test_what_fits_and_is_refused_is_tried_later_and_what_has_no_size_with_more_room(
-    disk: Disk,
-) -> None:
+async def test_what_fits_and_is_refused_is_told_so_and_tried_again(disk: Disk) -> None:
     """Its inodes are used up: nothing says when there are some again."""
     assert await disk.fails(1, MIB, FULL) == "the server's disk: No space left on device"
     assert "the server's disk: No space left on device, the oldest" in disk.results.sentence()
-    assert await disk.look(10 * MIB) == []
-    await disk.clock.advance(10.0)
-    assert await disk.look(10 * MIB) == [1]
-    disk.results.done(("node", 1))
-    assert "more is needed, 10.0 MiB may be used" in await disk.fails(2, None, FULL)
-    assert await disk.look(10 * MIB) == []
-    assert await disk.look(11 * MIB) == [2]
+    assert disk.results.hold(["node"])
+    assert not await disk.asks(1, MIB)
 
 
 GONE = Result("f" * 32, 10, "")
