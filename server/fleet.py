@@ -258,7 +258,7 @@ class Fleet:
             if running:
                 _log(before, known)
             for name in sorted(removed):
-                before[name].client.cut_off()
+                before[name].client.cut_off("it was taken out of the settings")
                 for stop in self._receiving:
                     await stop(name)
             if removed:

@@ -27,11 +27,9 @@ from shared.wire import AgentHealth, AgentState, PayloadDoc
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
-"""For a large body: whether the transfer goes on is checked every few seconds instead."""
-_WATCH_S: Final = 5.0
+"""For a large body, whose answer comes when it is stored."""
 _STALLED_S: Final = 120.0
 """Without taking a chunk of a bundle, until an agent counts as stuck."""
-_WENT_AWAY: Final = "it went away before it answered"
 _SMALL: Final = 256 << 10
 """Bytes of a body that is sent at once."""
 
@@ -59,7 +57,6 @@ class Body:
     Attributes:
         size: bytes of the whole body.
         bundles: how many are in it.
-        taken: chunks that the connection has taken.
         sent: it has taken the last chunk; before that no agent can have accepted it.
         why: it was given up; empty: it was not.
     """
@@ -68,7 +65,7 @@ class Body:
         self, content_type: str, size: int, source: AsyncIterator[bytes], bundles: int = 1
     ) -> None:
         self.content_type, self.size, self.bundles = content_type, size, bundles
-        self.taken, self.sent, self.why = 0, False, ""
+        self.sent, self.why = False, ""
         self.patience = asyncio.Timeout(None)
         self._source = source
 
@@ -82,15 +79,19 @@ class Body:
         while chunk is not None:
             following = await anext(self._source, None)
             self.sent = following is None
-            self.taken += 1
+            self._wait(None if self.sent else _STALLED_S)
             yield chunk
             chunk = following
 
     def give_up(self, why: str) -> None:
         """Wait for its answer no more."""
-        with suppress(RuntimeError):  # it has come
-            self.patience.reschedule(asyncio.get_running_loop().time())
-            self.why = self.why or why
+        self.why = self.why or why
+        self._wait(0.0)
+
+    def _wait(self, seconds: float | None) -> None:
+        when = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        with suppress(RuntimeError):  # it has come, or was given up
+            self.patience.reschedule(when)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +291,7 @@ class Agent:
     async def _post(self, url: str, body: Body) -> bytes:
         """Post bundles, and wait for the answer as long as the agent lives. Raises AgentError."""
         headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
-        watched = body.size > _SMALL or not self.supports_events
-        watch = asyncio.create_task(self._watch(body)) if watched else None
+        patient = body.size > _SMALL or not self.supports_events
         self._posts.add(body)
         try:
             with self._counted("bundle", body.bundles) as moved:
@@ -302,47 +302,35 @@ class Agent:
                         url,
                         data=body.chunks(),
                         headers=headers,
-                        timeout=_NO_TIMEOUT if watched else LONG_CALL,
+                        timeout=_NO_TIMEOUT if patient else LONG_CALL,
                         transfer=True,
                     ) as answer,
                 ):
                     moved(body.size)
                     return await answers.read(answer)
         except TimeoutError:
-            raise Unreachable(self._say(body.why), sent=body.sent) from None
+            why = body.why or "it stopped taking the bundle"
+            raise Unreachable(self._say(why), sent=body.sent) from None
         except Unreachable as problem:
             # A body that was not sent to its end cannot have been accepted.
             raise Unreachable(str(problem), sent=problem.sent and body.sent) from problem
         finally:
             self._posts.discard(body)
-            if watch is not None:
-                watch.cancel()
 
-    async def _watch(self, body: Body) -> None:
-        contact, taken, since = self.contacts, body.taken, self._clock.monotonic()
-        while True:
-            await self._clock.sleep(_WATCH_S)
-            now = self._clock.monotonic()
-            if body.taken != taken:
-                taken, since = body.taken, now
-            if not body.sent and now - since > _STALLED_S:
-                body.give_up("it stopped taking the bundle")
-            elif body.sent and (not self.reachable or self.contacts != contact):
-                body.give_up(_WENT_AWAY)
+    def contact(self, unreachable: str = "") -> None:
+        """It can be talked to, or cannot and why. What it got before it was away it does not answer
+        any more.
+        """
+        if unreachable or not self.reachable:
+            self.contacts += 0 if unreachable else 1
+            self.cut_off("it went away before it answered", sent_only=True)
+        self.unreachable = unreachable
 
-    def reached(self) -> None:
-        """It can be talked to. What it got before it was away it does not answer any more."""
-        if not self.reachable:
-            self.unreachable = ""
-            self.contacts += 1
-            for body in self._posts:
-                if body.sent:
-                    body.give_up(_WENT_AWAY)
-
-    def cut_off(self) -> None:
-        """End the transfer of all bundles to it, because it is not to be talked to any more."""
+    def cut_off(self, why: str, *, sent_only: bool = False) -> None:
+        """End the transfer of all bundles to it, or wait no more for answers to those it has."""
         for body in self._posts:
-            body.give_up("it was taken out of the settings")
+            if body.sent or not sent_only:
+                body.give_up(why)
 
     @contextmanager
     def _counted(self, kind: str, number: int = 1) -> Iterator[Callable[[int], None]]:

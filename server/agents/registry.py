@@ -211,7 +211,7 @@ class Registry:
 
     def mark_up(self, client: Agent, health: AgentHealth) -> None:
         """It was reached, and says this of itself."""
-        client.reached()
+        client.contact()
         client.heard_at = self._clock.now()
         client.health, client.unhealthy = health, ""
         if health.status != "ok" or not health.ready:
@@ -235,7 +235,7 @@ class Registry:
         """It cannot be reached."""
         if client.reachable:
             self._unreachable_since[client.name] = self._clock.monotonic()
-        client.unreachable = why
+        client.contact(why)
         self.mark_not_listening(client)
 
 
