@@ -131,7 +131,7 @@ def test_every_damaged_byte_and_every_cut_is_noticed(bundle, tmp_path):
     whole = bundle.read_bytes()
     with BundleReader(bundle) as reader:
         sealed = reader.summary()
-    harmless, also_harmless = [], []
+    harmless, also_harmless = list[int](), list[int]()
     for at in range(len(whole)):
         (tmp_path / "d").write_bytes(whole[:at])
         with pytest.raises(BundleError):
