@@ -345,5 +345,6 @@ def _bad_field(problem: ValidationError, model: type[JsonBody]) -> BadField:
             return unknown_field(field, model.model_fields)
         case "missing":
             return BadField(field, f"missing_{field}", f"Missing {field} field")
+    inside = "".join(f"{one[:64]}: " for one in wrong["loc"][1:] if isinstance(one, str))
     why = wrong["msg"].removeprefix("Value error, ")
-    return invalid(field, f"{why[:1].lower()}{why[1:]}")
+    return invalid(field, f"{inside}{why[:1].lower()}{why[1:]}")

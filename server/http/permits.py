@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from aiohttp import hdrs, web
+from pydantic import (
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
 
-from server.domain import permits
 from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
-from server.domain.permits import LOGIN_S, Link, Login, PermitRefused, Permits, Shows, Ticket
+from server.domain.permits import (
+    LOGIN_S,
+    MAX_LINK_S,
+    Link,
+    Login,
+    PermitRefused,
+    Permits,
+    Shows,
+    Ticket,
+)
 from server.http.context import Context
+from server.http.params import JsonBody
 from server.http.problems import BACK
 from server.http.route import JOB, JOB_PAGE, LINK_PARAMETER, LOGIN_ONCE, TICKET_PARAMETER
 from server.stages.sessions import Sessions
@@ -22,6 +39,7 @@ from shared.clock import SECOND, Clock, utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import peer_address
 from shared.principals import Principal, Role
+from shared.units.durations import Duration, say_duration
 from shared.wire import LinkDoc, UploadLinks
 
 
@@ -164,11 +182,54 @@ class BrowserSessions:
 _ENDS: Final = {Shows.JOB: "", Shows.RESULT: "/result"}
 
 
+def valid_for(most_s: float) -> WrapValidator:
+    """Of a duration: how long a permit may be good for."""
+
+    def check(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        with suppress(ValueError):
+            if 0 < (seconds := parse(value)) <= most_s:
+                return seconds
+        wanted = f"it should be a duration up to {say_duration(most_s)}, as in 15m, or seconds"
+        raise ValueError(wanted)
+
+    return WrapValidator(check)
+
+
+class LinkBody(JsonBody):
+    """What ``POST /api/v1/jobs/{id}/links`` takes."""
+
+    what: Shows = Shows.JOB
+    """What it shows."""
+    path: str = Field("", max_length=2_000, validate_default=True)
+    """Of the file, with what: file."""
+    expires_in: Annotated[Duration, valid_for(MAX_LINK_S)] = 86_400.0
+    """A duration of up to 30d, or seconds; 1d without it."""
+
+    @field_validator("path")
+    @classmethod
+    def _of_a_file(cls, path: str, info: ValidationInfo) -> str:
+        is_file = info.data.get("what") == Shows.FILE
+        if is_file and not path:
+            raise ValueError("a link with what: file needs the path of one")
+        if path and not is_file:
+            raise ValueError("only a file has one")
+        return path
+
+
 def made_link(
-    request: web.Request, context: Context, job: Job, asked: Mapping[str, Any]
+    request: web.Request, context: Context, job: Job, asked: LinkBody
 ) -> tuple[Link, LinkDoc]:
-    """The link that is asked for, and its address in the API. Raises BadField."""
-    link = permits.link(asked, job, request[PRINCIPAL], context.clock.now())
+    """The link that is asked for, and its address in the API."""
+    principal = request[PRINCIPAL]
+    link = Link(
+        issued_by=principal.name,
+        job_id=job.id,
+        shows=asked.what,
+        expires_at=context.clock.now() + round(asked.expires_in * SECOND),
+        token_id=principal.token_id,
+        path=asked.path,
+        issuer=principal.caller,
+    )
     text = context.permits.text(link)
     here = JOB.replace("{id}", str(job.id))
     end = f"/files/{quote(link.path)}" if link.shows is Shows.FILE else _ENDS[link.shows]

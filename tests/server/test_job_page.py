@@ -300,7 +300,7 @@ async def test_a_link_to_a_file_is_to_that_file_and_a_wrong_wish_is_said(world: 
     job = await world.new()
     share = f"/jobs/{job.id}/share"
     for fields, field, says in (
-        ({"what": "all", "expires_in": "1d"}, "what", "should be one of"),
+        ({"what": "all", "expires_in": "1d"}, "what", "input should be"),
         ({"what": "file", "expires_in": "1d", "path": ""}, "path", "needs the path"),
         ({"what": "job", "expires_in": "99d"}, "expires_in", "up to 30d"),
         (dict[str, str](), "expires_in", "should be a duration up to 30d"),

@@ -23,8 +23,8 @@ from server.http.context import Context
 from server.http.documents import delivery_doc
 from server.http.files import scan_first
 from server.http.logs import STREAMS, has_started, opened_log
-from server.http.params import int_param, job_id
-from server.http.permits import address, made_link
+from server.http.params import checked, int_param, job_id
+from server.http.permits import LinkBody, address, made_link
 from server.http.problems import BACK, Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.stages.bulk import BulkAction
@@ -298,11 +298,11 @@ async def share(request: web.Request, site: Site) -> web.StreamResponse:
         str(form.get(name, ""))[:_MAX_TYPED] for name in ("what", "expires_in", "path")
     )
     typed = LinkForm(what=what, expires_in=expires_in, path=path)
-    asked = {"what": what, "expires_in": expires_in}
+    asked = {"what": what or Shows.JOB, "expires_in": expires_in}
     if what == Shows.FILE:
         asked["path"] = path
     try:
-        link, made = made_link(request, site.context, frame.record, asked)
+        link, made = made_link(request, site.context, frame.record, checked(asked, LinkBody))
     except BadField as problem:
         typed = replace(typed, field=problem.field, error=str(problem))
         return await overview(request, site, frame, share=typed, status=HTTPStatus.BAD_REQUEST)
