@@ -87,15 +87,14 @@ class Allowances:
 class DayUsed(FerrymanError):
     """The user has uploaded as much as one user may in a day."""
 
-    code = "upload_quota"
-
     def __init__(self, user_id: str, used: int, size: int, most: int, now: Micros) -> None:
         renewed = end_of_day(now)
         left = say_size(max(0, most - used))
         super().__init__(
+            "upload_quota",
             f"user {user_id} has uploaded {say_size(used)} of the {say_size(most)} that one user "
             f"may upload a day (upload_per_user_per_day), so {left} is left and this upload has "
-            f"{say_size(size)}: try again after {say_time(renewed)}"
+            f"{say_size(size)}: try again after {say_time(renewed)}",
         )
         self.retry_after_s = max(1, -((now - renewed) // SECOND))
 
@@ -103,12 +102,11 @@ class DayUsed(FerrymanError):
 class OverDay(FerrymanError):
     """The upload is larger than all that one user may upload in a day."""
 
-    code = "upload_over_quota"
-
     def __init__(self, user_id: str, size: int, most: int) -> None:
         super().__init__(
+            "upload_over_quota",
             f"this upload has {say_size(size)}, and user {user_id} may upload {say_size(most)} a "
-            "day (upload_per_user_per_day): make it smaller, or ask the operator for more"
+            "day (upload_per_user_per_day): make it smaller, or ask the operator for more",
         )
 
 

@@ -11,7 +11,9 @@ from shared.wire import JobState
 class FerrymanError(Exception):
     """Base of the errors that are answered to a caller: a code for programs, a text for people."""
 
-    code = "error"
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class NotFound(FerrymanError):
@@ -21,38 +23,33 @@ class NotFound(FerrymanError):
 class Conflict(FerrymanError):
     """What was asked for cannot be done with things as they are."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
 
 class IllegalTransition(FerrymanError):
     """The table has no such move: a defect of the server, never a user's."""
 
-    code = "illegal_transition"
-
     def __init__(self, job_id: int, current: JobState, wanted: JobState) -> None:
-        super().__init__(f"job {job_id} is {current}, so it cannot become {wanted}")
+        super().__init__(
+            "illegal_transition", f"job {job_id} is {current}, so it cannot become {wanted}"
+        )
 
 
 class NoSuchJob(NotFound):
-    code = "job_not_found"
-
     def __init__(self, job_id: int) -> None:
-        super().__init__(f"Job {job_id} not found in the database")
+        super().__init__("job_not_found", f"Job {job_id} not found in the database")
 
 
 class NoSuchAttempt(NotFound):
-    code = "attempt_not_found"
-
     def __init__(self, job_id: int, number: int) -> None:
-        super().__init__(f"job {job_id} has no attempt {number} that an agent took")
+        super().__init__(
+            "attempt_not_found", f"job {job_id} has no attempt {number} that an agent took"
+        )
 
 
 class NotAllowed(FerrymanError):
     """The principal's role does not allow it."""
 
-    code = "not_allowed"
+    def __init__(self, message: str) -> None:
+        super().__init__("not_allowed", message)
 
 
 class NotReloaded(Conflict):
@@ -64,44 +61,33 @@ class NotReloaded(Conflict):
 
 
 class NoSuchAgent(NotFound):
-    code = "agent_not_found"
-
     def __init__(self, name: str) -> None:
-        super().__init__(f"this server knows no agent {name[:64]}")
-        self.name = name
+        super().__init__("agent_not_found", f"this server knows no agent {name[:64]}")
 
 
 class NoSuchService(NotFound):
-    code = "service_not_found"
-
     def __init__(self, name: str) -> None:
-        super().__init__(f"this server has no service {name[:64]!r}")
+        super().__init__("service_not_found", f"this server has no service {name[:64]!r}")
 
 
 class AlreadyEnded(FerrymanError):
     """The job ended before it could be cancelled."""
 
-    code = "already_ended"
-
     def __init__(self, job_id: int, current: JobState) -> None:
-        super().__init__(f"job {job_id} has already ended as {current}, there is nothing to cancel")
+        super().__init__(
+            "already_ended",
+            f"job {job_id} has already ended as {current}, there is nothing to cancel",
+        )
         self.job_id, self.current = job_id, current
-
-
-class NotEnded(Conflict):
-    """Only jobs that have ended can be deleted."""
-
-    def __init__(self, job_id: int, current: JobState) -> None:
-        super().__init__("not_ended", f"job {job_id} is {current}: cancel it before you delete it")
 
 
 class ChildOfBatch(Conflict):
     """It is done to the whole batch only."""
 
-    def __init__(self, job_id: int, parent_id: int, what: str) -> None:
+    def __init__(self, job_id: int, parent_id: int) -> None:
         super().__init__(
             "child_of_batch",
-            f"job {job_id} is a child of job {parent_id}: {what} job {parent_id}, "
+            f"job {job_id} is a child of job {parent_id}: delete job {parent_id}, "
             "and its children with it",
         )
 
@@ -115,7 +101,6 @@ class StillNeeded(Conflict):
         super().__init__(
             "still_needed", f"job {job_id} is still needed: {jobs} {who} {wait} for it"
         )
-        self.waiting = tuple(waiting)
 
 
 class RetryRefused(Conflict):
@@ -129,8 +114,8 @@ class BadField(FerrymanError):
     """A field of a form or query is missing or wrong."""
 
     def __init__(self, field: str, code: str, message: str) -> None:
-        super().__init__(message)
-        self.field, self.code = field, code
+        super().__init__(code, message)
+        self.field = field
 
 
 def invalid(field: str, why: str) -> BadField:
@@ -146,8 +131,6 @@ def no_such_dependency(field: str, job_id: int) -> BadField:
 class BundleTooLarge(FerrymanError):
     """The files of a bundle alone are more than a job may have on the disk."""
 
-    code = "bundle_over_disk_limit"
-
     def __init__(self, service: str, allowed: int, most: int, size: int | None = None) -> None:
         """``allowed`` by the service, ``most`` of this job, which may be less."""
         self.most = most
@@ -156,14 +139,13 @@ class BundleTooLarge(FerrymanError):
         if most == allowed:
             who = f"limits.disk of service {service}"
         super().__init__(
-            f"the bundle's files take {has}, the job may use {say_size(most)} of disk ({who})"
+            "bundle_over_disk_limit",
+            f"the bundle's files take {has}, the job may use {say_size(most)} of disk ({who})",
         )
 
 
 class QueueFull(FerrymanError):
     """The user has as many jobs waiting as the service allows."""
-
-    code = "queue_full"
 
     def __init__(self, user_id: str, service: str, most: int, new: int = 1) -> None:
         """``new``: how many jobs the upload, or the retry, brings."""
@@ -177,39 +159,37 @@ class QueueFull(FerrymanError):
                 f"this queues {say_count(new, 'job')}: with what user {user_id} has waiting "
                 f"these are more than the {most} that service {service} allows"
             )
-        super().__init__(message)
+        super().__init__("queue_full", message)
 
 
 class BundleGone(FerrymanError):
     """The stored bundle that a job was to share was removed meanwhile. No caller gets it."""
 
     def __init__(self) -> None:
-        super().__init__("the stored bundle is gone")
+        super().__init__("bundle_gone", "the stored bundle is gone")
 
 
 class StorageFull(FerrymanError):
     """The user's bundles and results take all the room that one user has."""
 
-    code = "storage_full"
-
     def __init__(self, user_id: str, used: int, most: int) -> None:
         left = say_size(max(0, most - used))
         super().__init__(
+            "storage_full",
             f"bundles and results of user {user_id} take {say_size(used)} of the {say_size(most)} "
             f"that one user has here (stored_per_user), so {left} is left, too little for this "
-            "one: delete jobs that have ended, or wait until they expire"
+            "one: delete jobs that have ended, or wait until they expire",
         )
 
 
 class KeyReused(FerrymanError):
     """The same Idempotency-Key came with another upload."""
 
-    code = "idempotency_key_reused"
-
     def __init__(self, job_id: int | None) -> None:
         """None: a job that the caller may not see."""
         job = "another job of this user" if job_id is None else f"job {job_id}"
         super().__init__(
-            f"this Idempotency-Key was used for {job}, whose upload was a different one"
+            "idempotency_key_reused",
+            f"this Idempotency-Key was used for {job}, whose upload was a different one",
         )
         self.job_id = job_id

@@ -137,10 +137,6 @@ _READERS: Final = {kind: TypeAdapter[Any](kind) for kind in _WORDS}
 class PermitRefused(FerrymanError):
     """A ticket or link is not good, or not for this."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
 
 class TicketUsed(PermitRefused):
     """It became a job before."""

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from server.domain.errors import BadField, NotFound, invalid
+from server.domain.errors import BadField, invalid
 from server.domain.jobs import Bundle
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, check_field, given
@@ -54,13 +54,6 @@ class Schedule:
     last_at: Micros | None
     last_job_id: int | None
     message: str
-
-
-class NoSuchSchedule(NotFound):
-    code = "schedule_not_found"
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"schedule {number} not found")
 
 
 def check_schedule_field(

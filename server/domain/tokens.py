@@ -41,10 +41,10 @@ class BadToken(Exception):
 
 
 class NoSuchToken(NotFound):
-    code = "token_not_found"
-
     def __init__(self, token_id: str) -> None:
-        super().__init__(f"this server has no token with the id {token_id[:64]!r}")
+        super().__init__(
+            "token_not_found", f"this server has no token with the id {token_id[:64]!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from server.domain.access import check_may_read, check_upload
-from server.domain.errors import BadField, FerrymanError, invalid
+from server.domain.errors import BadField, Conflict, invalid
 from server.domain.field_values import FIELDS, MAX_TAGS, Later, unknown_field
 from server.domain.jobs import BatchRequest, Job, Wanted
 from server.domain.retry import RetryPolicy, left_out
@@ -212,19 +212,13 @@ def check_children(field: str, count: int, service: Service) -> None:
         raise invalid(field, why)
 
 
-class TooManyTags(FerrymanError):
-    code = "too_many_tags"
-
-    def __init__(self, job_id: int, count: int) -> None:
-        super().__init__(f"job {job_id} would have {count} tags, it may have {MAX_TAGS}")
-
-
 def with_tags(job: Job, add: Collection[str], remove: Collection[str]) -> tuple[str, ...]:
     """The job's tags after a change: those that it keeps, in their order, then new ones. Raises
-    TooManyTags.
+    Conflict.
     """
     kept = dict.fromkeys(tag for tag in job.tags if tag not in remove)
     tags = (*kept, *(tag for tag in dict.fromkeys(add) if tag not in kept))
     if len(tags) > MAX_TAGS:
-        raise TooManyTags(job.id, len(tags))
+        message = f"job {job.id} would have {len(tags)} tags, it may have {MAX_TAGS}"
+        raise Conflict("too_many_tags", message)
     return tags

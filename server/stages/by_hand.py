@@ -57,7 +57,7 @@ class Delete(Stage):
         """
         job = await self._database.read(jobs.get, job_id)
         if job.parent_id is not None:
-            raise ChildOfBatch(job_id, job.parent_id, "delete")
+            raise ChildOfBatch(job_id, job.parent_id)
         if waiting := await self._database.read(dependencies.waiting_for, job_id):
             raise StillNeeded(job_id, waiting)
         if not job.ended:

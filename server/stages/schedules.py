@@ -18,9 +18,9 @@ import structlog
 
 from server.domain import access
 from server.domain.allowances import Quota
-from server.domain.errors import BadField, FerrymanError
+from server.domain.errors import BadField, FerrymanError, NotFound
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob
-from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_time
+from server.domain.schedules import Schedule, job_fields, next_time
 from server.domain.upload_fields import upload_request
 from server.stages.accept import Accept, check_size, new_job, with_tasks
 from server.stages.stage import Core, Stage
@@ -154,11 +154,11 @@ class Schedules(Stage):
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     async def delete(self, principal: Principal, number: int) -> None:
-        """Delete it; its jobs stay. Raises NotAllowed, NoSuchSchedule."""
+        """Delete it; its jobs stay. Raises NotAllowed, NotFound."""
         visible = access.visible(principal)
         async with self._changing:
             if number not in self._known or not visible.has(self._known[number]):
-                raise NoSuchSchedule(number)
+                raise NotFound("schedule_not_found", f"schedule {number} not found")
             file = await self._database.write(rows.delete, number)
             del self._known[number]
         if file is not None:

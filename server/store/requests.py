@@ -201,7 +201,7 @@ def change_tags(
     tx: Tx, job_id: int, add: Collection[str], remove: Collection[str], at: Micros, by: str
 ) -> Job:
     """Add and remove tags of a job, whatever its state, with an event. Raises NoSuchJob,
-    TooManyTags.
+    Conflict.
     """
     job = jobs.get(tx, job_id)
     tags = with_tags(job, add, remove)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from server.domain.allowances import day_of
-from server.domain.errors import ChildOfBatch, NotEnded, StillNeeded
+from server.domain.errors import ChildOfBatch, Conflict, StillNeeded
 from server.domain.jobs import FileKind, Job, Move
 from server.store import jobs, records
 from server.store.bundles import release_files
@@ -108,13 +108,14 @@ def delete(tx: Tx, job_id: int) -> tuple[bool, list[tuple[FileKind, str]]]:
         False: to be called again; kind and name of the files that nothing refers to any more.
 
     Raises:
-        NoSuchJob, NotEnded, ChildOfBatch, StillNeeded
+        NoSuchJob, ChildOfBatch, StillNeeded
+        Conflict: it has not ended.
     """
     job = jobs.get(tx, job_id)
     if not job.ended:
-        raise NotEnded(job_id, job.state)
+        raise Conflict("not_ended", f"job {job_id} is {job.state}: cancel it before you delete it")
     if job.parent_id is not None:
-        raise ChildOfBatch(job_id, job.parent_id, "delete")
+        raise ChildOfBatch(job_id, job.parent_id)
     if waiting := waiting_for(tx, job_id):
         raise StillNeeded(job_id, waiting)
     children = [row["id"] for row in tx.rows(_CHILDREN, {"id": job_id})]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.domain.errors import BundleGone, NotEnded
+from server.domain.errors import BundleGone, Conflict
 from server.domain.jobs import Bundle, FileKind, Job, Move
 from shared.wire import JobState
 from tests.kit.store import Store, clean, end, result
@@ -118,6 +118,6 @@ async def test_the_files_of_all_attempts_go_with_their_job(jobs: Store) -> None:
 
 async def test_a_job_that_has_not_ended_is_not_deleted(jobs: Store) -> None:
     job = await jobs.claimed()
-    with pytest.raises(NotEnded):
+    with pytest.raises(Conflict, match="cancel it before"):
         await jobs.delete(job.id)
     assert (await jobs.get(job.id)).state is JobState.PROCESSING

@@ -9,9 +9,8 @@ import pytest
 
 from server.domain import states
 from server.domain.allowances import DAY, DayUsed, Quota
-from server.domain.errors import NoSuchAttempt, QueueFull, StorageFull
+from server.domain.errors import Conflict, NoSuchAttempt, QueueFull, StorageFull
 from server.domain.jobs import Step
-from server.domain.upload_fields import TooManyTags
 from server.store.pages import Filter
 from server.store.requests import insert_job
 from server.store.statements import TOTALS
@@ -269,7 +268,7 @@ async def test_a_job_has_thirty_two_tags_at_most_however_they_come(jobs: Store) 
     job = await jobs.upload(tags=tuple(f"t{n}" for n in range(30)))
     calls = [jobs.change_tags(job.id, (f"new{n}",), (), 30, "ann") for n in range(5)]
     ended = await asyncio.gather(*calls, return_exceptions=True)
-    assert sum(isinstance(one, TooManyTags) for one in ended) == 3
+    assert sum(isinstance(one, Conflict) for one in ended) == 3
     assert len((await jobs.get(job.id)).tags) == 32
     assert len(await jobs.events(job.id)) == 3
     swapped = await jobs.change_tags(job.id, ("one", "two"), ("t0", "t1"), 30, "ann")
