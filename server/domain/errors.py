@@ -123,11 +123,6 @@ def invalid(field: str, why: str) -> BadField:
     return BadField(field, f"invalid_{field}", f"Invalid {field}: {why}")
 
 
-def no_such_dependency(field: str, job_id: int) -> BadField:
-    """The same words for a job that is not there, another user's, or not the caller's to see."""
-    return invalid(field, f"job {job_id} does not exist")
-
-
 class BundleTooLarge(FerrymanError):
     """The files of a bundle alone are more than a job may have on the disk."""
 

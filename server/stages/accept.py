@@ -20,7 +20,6 @@ from server.domain.errors import (
     BundleTooLarge,
     KeyReused,
     invalid,
-    no_such_dependency,
 )
 from server.domain.jobs import (
     ROW_BYTES,
@@ -38,7 +37,7 @@ from server.stages.array_lines import array_lines
 from server.stages.stage import Stage
 from server.storage.contents import memory_file
 from server.storage.scratch import ScratchFile
-from server.store import bundles, records, requests, tokens
+from server.store import bundles, requests, tokens
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.names import BundleError
@@ -160,12 +159,12 @@ class Accept(Stage):
             OSError, TicketUsed
             BadField: it depends on a job that the caller cannot see.
         """
-        await self._check_dependencies(principal, request)
         check_size(request, bundle)
         request = await with_tasks(request, content.path, bundle)
         warnings = (*bundle.warnings, *self._not_offered(request), *self._not_chosen(request))
 
         most = self._settings.allowances.quota(request.service, request.user_id)
+        visible = access.visible(principal)
 
         async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._database.write(
@@ -180,12 +179,13 @@ class Accept(Stage):
                 ),
                 QUEUED,
                 most,
+                visible,
             )
             refers = is_new and job.bundle is not None and job.bundle.file == stored.file
             return (job, is_new), refers
 
         job, is_new = await self.store(content, bundle, insert)
-        if not is_new and not access.visible(principal).has(job):
+        if not is_new and not visible.has(job):
             raise KeyReused(None)
         if not is_new and (
             (job.bundle and job.bundle.digest != bundle.digest)
@@ -232,22 +232,6 @@ class Accept(Stage):
                 with suppress(BundleGone):  # it was removed a moment ago: store this one
                     return await self._insert(None, bundle, insert)
         return await self._insert(content, bundle, insert)
-
-    async def _check_dependencies(self, principal: Principal, request: UploadRequest) -> None:
-        """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether
-        they are there, and what has become of them.
-        """
-        visible = access.visible(principal)
-        wanted = (("after", request.after), ("inputs_from", request.inputs_from))
-        ids = {job_id for _, named in wanted for job_id in named}
-        found = await self._database.read(records.several, ids) if ids else {}
-        for field, named in wanted:
-            for job_id in named:
-                job = found.get(job_id)
-                if job is None or job.user_id != request.user_id or not visible.has(job):
-                    if await self._is_repeat(request.user_id, request.idempotency_key):
-                        return
-                    raise no_such_dependency(field, job_id)
 
     async def _insert(
         self,

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from server.domain import states
+from server.domain.access import Visible
 from server.domain.ending import BrokenDependency
-from server.domain.errors import BadField, invalid, no_such_dependency
+from server.domain.errors import BadField, invalid
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
 from server.store.statements import insert
@@ -48,36 +49,25 @@ _SHOWN: Final = 100
 _AT_ONCE: Final = 200
 
 
-def check(tx: Tx, new: NewJob) -> dict[int, str]:
-    """The jobs that a new one depends on, and what each dependency is now. Raises BadField."""
-    wanted = list(dict.fromkeys((*new.after, *new.inputs_from)))
-    found: dict[int, str] = {}
-    parents: dict[int, int] = {}
-    cleaned = set[int]()
-    for row in tx.rows(
-        f"""
-        SELECT id, state, parent_id, {_STATE} AS dependency FROM jobs AS prior
-        WHERE id {AMONG} AND user_id = :user_id
-        """,  # noqa: S608 - no user input
-        among(wanted) | {"user_id": new.user_id},
-    ):
-        found[row["id"]] = row["dependency"]
-        if row["parent_id"] is not None:
-            parents[row["id"]] = row["parent_id"]
-        if row["state"] == JobState.CLEANED:
-            cleaned.add(row["id"])
+def check(tx: Tx, new: NewJob, visible: Visible) -> dict[int, str]:
+    """The jobs that a new one depends on, and what each dependency is now. Raises BadField.
+    ``visible``: to whom it depends on; of what is not there, another user's or not visible the same
+    is said.
+    """
+    jobs = records.several(tx, {*new.after, *new.inputs_from})
     for field, ids in (("after", new.after), ("inputs_from", new.inputs_from)):
         for job_id in ids:
-            if job_id not in found:
-                raise no_such_dependency(field, job_id)
-            if job_id in parents:
-                parent = f"job {job_id} is a child of job {parents[job_id]}: name that"
+            job = jobs.get(job_id)
+            if job is None or job.user_id != new.user_id or not visible.has(job):
+                raise invalid(field, f"job {job_id} does not exist")
+            if job.parent_id is not None:
+                parent = f"job {job_id} is a child of job {job.parent_id}: name that"
                 raise invalid(field, parent)
-    for job_id in new.inputs_from:
-        if job_id in cleaned:
-            why = f"Invalid inputs_from: the result of job {job_id} is gone, it has expired"
-            raise BadField("inputs_from", "result_gone", why)
-    return found
+            if field == "inputs_from" and job.state is JobState.CLEANED:
+                why = f"Invalid inputs_from: the result of job {job_id} is gone, it has expired"
+                raise BadField("inputs_from", "result_gone", why)
+    sql = f"SELECT id, {_STATE} AS state FROM jobs AS prior WHERE id {AMONG}"  # noqa: S608
+    return {row["id"]: row["state"] for row in tx.rows(sql, among(jobs))}
 
 
 def add(tx: Tx, job_id: int, new: NewJob, found: Mapping[int, str]) -> None:

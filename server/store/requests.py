@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any
 
+from server.domain.access import Visible
 from server.domain.allowances import Quota, check_day
 from server.domain.errors import BundleGone, QueueFull, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, Move, NewJob, Step
@@ -27,8 +28,9 @@ def insert_job(
     new: NewJob,
     message: str,
     most: Quota = Quota(),  # noqa: B008 - it does not change
+    visible: Visible = Visible(),  # noqa: B008
 ) -> tuple[Job, bool]:
-    """Add a job as Queued, with its first event.
+    """Add a job as Queued, with its first event. ``visible``: the jobs that it may depend on.
 
     Returns:
         The job, and whether it is new: with an ``idempotency_key`` that the user has used
@@ -36,6 +38,7 @@ def insert_job(
 
     Raises:
         QueueFull, StorageFull, DayUsed, OverDay
+        BadField: it depends on a job that is not there, or not visible.
         TicketUsed: another job was made by its upload ticket.
         BundleGone: the bundle names no file, and there is none to share any more.
     """
@@ -45,7 +48,7 @@ def insert_job(
             return known, False
     children = 0 if new.batch is None else new.batch.total
     check_quota(tx, most, new.user_id, new.service, new.bundle.size, new.created_at, children)
-    found = dependencies.check(tx, new) if new.after or new.inputs_from else {}
+    found = dependencies.check(tx, new, visible) if new.after or new.inputs_from else {}
     if new.ticket is not None and not use_ticket(tx, new.ticket):
         raise TicketUsed
     if new.schedule_id is None:
