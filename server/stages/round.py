@@ -150,7 +150,7 @@ class Round(Stage):
             now = self._clock.now()
             given_up += await self._move_all(
                 ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
-                for job in await self._database.read(queue.longest_queued, name, _MAX_GIVEN_UP)
+                for job in await self._database.read(queue.of_service, name, _MAX_GIVEN_UP)
             )
         return given_up
 

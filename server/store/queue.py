@@ -8,7 +8,7 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.store import records, totals
-from server.store.statements import HELD, HOLDS, WAITS_SINCE
+from server.store.statements import HELD, WAITS_SINCE
 from shared.clock import Micros
 from shared.sql import AMONG, Tx, among
 
@@ -142,16 +142,7 @@ def overdue(
     return list({job.id: job for job in found}.values())
 
 
-def longest_queued(tx: Tx, service: str, limit: int) -> list[Job]:
-    """Queued jobs, the one that has waited longest first."""
-    found: list[Job] = []
-    for hold in HOLDS:
-        found += records.jobs(
-            tx,
-            f"""
-            SELECT * FROM jobs WHERE state = 'Queued' AND {hold} AND service = :service
-            ORDER BY {WAITS_SINCE} LIMIT :limit
-            """,  # noqa: S608 - no user input
-            {"service": service, "limit": limit},
-        )
-    return sorted(found, key=lambda job: job.queued_at)[:limit]
+def of_service(tx: Tx, service: str, limit: int) -> list[Job]:
+    """Queued jobs, whatever holds them back."""
+    sql = "SELECT * FROM jobs WHERE state = 'Queued' AND service = :service LIMIT :limit"
+    return records.jobs(tx, sql, {"service": service, "limit": limit})

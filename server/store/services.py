@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.domain.access import Visible
 from server.domain.service import ServiceLoad, ServiceRecord
 from server.store import pages
-from server.store.statements import HELD, HOLDS, WAITS_SINCE, Columns
+from server.store.statements import HELD, WAITS_SINCE, Columns
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import JobState
@@ -39,10 +39,13 @@ _OF_SUBMITTER: Final = """
         ORDER BY id DESC LIMIT :most
     ) AS latest WHERE service = :name GROUP BY state
 """
+_HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
+"""Each is a place of its own in the index ``jobs_by_wait``, which has queued jobs in the order of
+:data:`WAITS_SINCE`."""
 _OLDEST: Final = " UNION ALL ".join(
     f"SELECT * FROM (SELECT queued_at FROM jobs WHERE state = 'Queued' AND {hold} AND {{where}} "  # noqa: S608 - no user input
     f"ORDER BY {WAITS_SINCE} LIMIT 1) AS oldest"
-    for hold in HOLDS
+    for hold in _HOLDS
 )
 
 

@@ -64,9 +64,6 @@ TOTALS: Final = "totals"
 """In a transaction's memory, see :mod:`server.store.totals`."""
 
 WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
-HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
-"""Each is a place of its own in the index ``jobs_by_wait``, which has queued jobs in the order of
-:data:`WAITS_SINCE`."""
 
 
 @dataclass(frozen=True, slots=True)

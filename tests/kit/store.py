@@ -82,7 +82,7 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "expired": retention.expired,
     **_by_name(
         *(queue.queued_before, queue.oldest_held, queue.overdue),
-        *(queue.longest_queued, pages.page, pages.ids, pages.counts, requests.to_delete),
+        *(queue.of_service, pages.page, pages.ids, pages.counts, requests.to_delete),
         *(batches.failed_children, retention.files_in_use),
     ),
 }

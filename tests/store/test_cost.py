@@ -98,7 +98,7 @@ SWEEPS: dict[str, Call] = {
     "in_states": lambda jobs: jobs.in_states(states.AT_AGENT, "node"),
     "to_cancel": lambda jobs: jobs.to_cancel(),
     "expired": lambda jobs: jobs.expired(5, 200),
-    "longest_queued": lambda jobs: jobs.longest_queued("s", 100),
+    "of_service": lambda jobs: jobs.of_service("s", 100),
     "overdue": lambda jobs: jobs.overdue("s", 0, 10**9, 100),
     "broken_dependencies": lambda jobs: jobs.broken_dependencies(),
     "waiting_for": lambda jobs: jobs.waiting_for(5),

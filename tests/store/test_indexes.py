@@ -54,7 +54,7 @@ USES: dict[str, Call] = {
     "jobs_expiring": SWEEPS["expired"],
     "jobs_to_delete": lambda jobs: jobs.to_delete(100),
     "jobs_cleaned": lambda jobs: jobs.forget("s", 1, 100),
-    "jobs_by_wait": SWEEPS["longest_queued"],
+    "jobs_by_wait": SWEEPS["of_service"],
     "jobs_by_deadline": SWEEPS["overdue"],
     "jobs_deferred": SWEEPS["due_batches"],
     "jobs_waiting": SWEEPS["broken_dependencies"],
