@@ -1,7 +1,6 @@
 """A server's client of an agent and the agent itself, over HTTP."""
 
 import asyncio
-import dataclasses
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -14,7 +13,6 @@ import pytest
 from aiohttp import web
 
 from client_agent.api import bulk
-from client_agent.api.bulk import Bulk
 from client_agent.api.routes import Api
 from client_agent.intake import orders
 from client_agent.intake.admission import Admission
@@ -23,7 +21,7 @@ from server.agents import ferryman_agent
 from server.agents.agent import Sessions
 from server.agents.answers import MAX_RESULT
 from server.agents.ferryman_agent import QUICK_MS, FerrymanAgent
-from server.domain.agents import RefusedByAgent, Unreachable
+from server.domain.agents import RefusedByAgent
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.storage.contents import Contents
@@ -52,13 +50,12 @@ class Pair:
                 service="example",
                 bundle=self.bundle,
                 limits=LIMITS,
-                parent_id=99,
             )
             for number in range(1, count + 1)
         ]
 
-    async def send(self, *jobs: Job, **service: Any) -> list[PayloadDoc]:
-        given = Service("example", **service)
+    async def send(self, *jobs: Job) -> list[PayloadDoc]:
+        given = Service("example")
         return list(await asyncio.gather(*(self.client.submit(job, given) for job in jobs)))
 
     async def run(self, *jobs: Job) -> list[PayloadDoc]:
@@ -84,26 +81,13 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
         )
         client.unreachable = ""
         pair = Pair(agent, client, scratch)
-        data, digest = agent.bundle({"run.sh": b"true", "a/run.sh": b"of a"})
+        data, digest = agent.bundle({"run.sh": b"true"})
         async with storage.pending(FileKind.BUNDLE) as pending:
             with scratch.file() as content:
                 content.path.write_bytes(data)
                 pair.bundle = Bundle(await pending.put(content), len(data), digest)
             pending.commit()
         yield pair
-
-
-async def test_a_child_gets_its_folder_index_and_variables(tmp_path) -> None:
-    async with connected(tmp_path) as pair:
-        first, second = pair.jobs(2)
-        second = dataclasses.replace(second, bundle_folder="a/", array_index=7)
-        await pair.send(first, second, env={"TOKEN": "x"})
-        process = await pair.agent.sandbox.process(str(second.key))
-        assert process.read("run.sh") == b"of a"
-        env = process.launch.env
-        assert (env["FERRYMAN_ARRAY_INDEX"], env["TOKEN"]) == ("7", "x")
-        for job in (first, second):
-            (await pair.agent.sandbox.process(str(job.key))).finish()
 
 
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -126,14 +110,10 @@ def results_at(home: Path) -> set[int]:
         return {row[0] for row in database.execute("SELECT payload_id FROM results")}
 
 
-def single(job: Job, bundle: Bundle) -> Job:
-    return dataclasses.replace(job, parent_id=None, bundle=bundle)
-
-
 async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, monkeypatch) -> None:
     made = requests(monkeypatch)
     async with connected(tmp_path) as pair:
-        jobs = [single(job, pair.bundle) for job in pair.jobs(20)]
+        jobs = pair.jobs(20)
         ended = await pair.run(*jobs[:10])
         assert [one.status for one in ended] == [PayloadState.COMPLETED] * 10
         assert len(made) < 10
@@ -149,7 +129,7 @@ async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_t
     tmp_path, monkeypatch
 ) -> None:
     async with connected(tmp_path) as pair:
-        jobs = [single(job, pair.bundle) for job in pair.jobs(3)]
+        jobs = pair.jobs(3)
         ended = await pair.run(*jobs[:2])
         forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
         await yield_to_loop()
@@ -172,22 +152,8 @@ async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(ferryman_agent, "_SMALL", 10)
     monkeypatch.setattr(bulk, "MAX_SMALL", 10)
     async with connected(tmp_path) as pair:
-        await pair.run(*(single(job, pair.bundle) for job in pair.jobs(2)))
+        await pair.run(*pair.jobs(2))
         assert made == [(1, 0)] * 2
-
-
-@pytest.mark.parametrize("answer", ["{}", '{"answers": []}', "<html>", ""])
-async def test_an_answer_that_is_none_is_asked_for_again_by_key(
-    tmp_path, monkeypatch, answer
-) -> None:
-    async def nonsense(*_: object) -> web.StreamResponse:
-        return web.Response(text=answer)
-
-    monkeypatch.setattr(Bulk, "payloads", nonsense)
-    async with connected(tmp_path) as pair:
-        with pytest.raises(Unreachable) as lost:
-            await pair.send(*(single(job, pair.bundle) for job in pair.jobs(1)))
-        assert lost.value.sent
 
 
 async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(

@@ -53,19 +53,29 @@ async def test_an_agent_that_is_added_gets_the_jobs_that_wait(fleet: Fleet) -> N
 
 
 async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back(fleet):
+    """A cancel is not confirmed until then."""
     agent = await north_of(fleet)
-    (job_id,) = await fleet.running()
+    job_id, cancelled = await fleet.running(2)
     await fleet.now()
-    found = await fleet.job(job_id, until="Unknown")
-    assert "agent north is not in the server's settings" in found["message"]
     await agent.until(lambda: agent.streams == 0)
-    calls = agent.calls.total()
+    calls, gone = agent.calls.total(), "agent north is not in the server's settings"
+    with capture_logs() as logs:
+        status, message = await fleet.cancel(cancelled)
+        assert (await fleet.terminate(cancelled))[0] == status == 202
+        await fleet.clock.sleep(30.0)
+    assert [one["job_id"] for one in logs if one["event"] == "cancel.waits"] == [cancelled]
+    assert gone in message
+    assert gone in (await fleet.job(job_id, until="Unknown"))["message"]
     second = await fleet.upload()
     north = (await fleet.agents())["north"]
-    assert (north["in_settings"], north["up"], north["jobs"]) == (False, False, 1)
+    assert (north["state"], north["in_settings"]) == ("active", False)
+    assert (north["up"], north["jobs"]) == (False, 2)
+    assert "north\tnot in settings\t" in (await fleet.cli("agents", "list"))[1]
     assert calls == agent.calls.total()
     await fleet.now(north=agent)
     await agent.followed()
+    assert (await fleet.job(cancelled, until="Cancelled"))["status"] == "Cancelled"
+    assert agent.killed == [f"{cancelled}.1"]
     await agent.end(agent.held(f"{job_id}.1"))
     await completes(fleet, job_id)
     await agent.until(lambda: agent.starts[f"{second}.1"] == 1)
@@ -84,25 +94,6 @@ async def test_what_an_agent_that_was_taken_out_has_is_lost_at_last(fleet, cance
     assert "has not been in the server's settings for" in job["message"]
     assert ("whether its processes are dead is not known" in job["message"]) is cancelled
     assert not agent.killed
-
-
-async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it_is_back(fleet):
-    agent = await north_of(fleet)
-    (job_id,) = await fleet.running()
-    await fleet.now()
-    with capture_logs() as logs:
-        status, message = await fleet.cancel(job_id)
-        assert (await fleet.terminate(job_id))[0] == status == 202
-        await fleet.clock.sleep(30.0)
-    assert [one["job_id"] for one in logs if one["event"] == "cancel.waits"] == [job_id]
-    assert "agent north is not in the server's settings" in message
-    assert not agent.killed
-    listed = (await fleet.agents())["north"]
-    assert (listed["state"], listed["in_settings"]) == ("active", False)
-    assert "north\tnot in settings\t" in (await fleet.cli("agents", "list"))[1]
-    await fleet.now(north=agent)
-    assert (await fleet.job(job_id, until="Cancelled"))["status"] == "Cancelled"
-    assert agent.killed == [f"{job_id}.1"]
 
 
 async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one(fleet):

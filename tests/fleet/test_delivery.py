@@ -95,18 +95,6 @@ async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_resu
     assert world.get.results.ended() == set()
 
 
-async def test_of_an_attempt_that_was_taken_its_agent_is_not_asked(world):
-    south = await south_alone(world)
-    world.get.inbox._delay_s = 60.0
-    south.settle = mock.Mock()
-    await world.upload("ann", "s")
-    await sweep(world)
-    await world.deliver.resume_interrupted()
-    await world.settle()
-    assert await world.state(1) is JobState.PROCESSING, "it is about to be written"
-    south.settle.assert_not_called()
-
-
 async def test_an_end_is_left_to_the_next_connection_while_its_agent_is_away(world):
     south, payload = await one_sent(world)
     south.faults = ["cut"]
@@ -203,6 +191,7 @@ async def test_a_refusing_agent_is_asked_seldom_and_the_history_does_not_grow_wi
     del south.submit
     await sweep(world, 700)
     assert await world.state(jobs[0]) is JobState.SUBMITTED
+    assert [one.most for one in world.registry.candidates("s")] == [None], "it takes jobs again"
 
 
 async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(world):

@@ -26,6 +26,7 @@ STRANGERS = {
     "page for everything": page(200),
     "JSON for everything": page(200, "{}", "application/json"),
     "list for everything": page(200, "[]", "application/json"),
+    "answers to no order": page(200, '{"answers": []}', "application/json"),
     "empty answers": page(200, "", "application/json"),
     "healthy, and no agent": page(200, '{"status": "ok"}', "application/json"),
     "404 in JSON": page(404, '{"detail": "Not Found"}', "application/json"),

@@ -40,9 +40,12 @@ async def history(world: World, job_id: int) -> list[JobState]:
 
 
 async def test_what_an_agent_has_taken_is_written_after_a_moment(world: World) -> None:
-    """Until then it is not taken up again."""
-    job_id, _, _ = await sent(world)
-    taken_at = world.steady.now()
+    """Until then it is not taken up again, and its agent is not asked."""
+    job_id, agent, _ = await sent(world)
+    taken_at, agent.settle = world.steady.now(), Mock()  # type: ignore[method-assign]
+    await world.deliver.resume_interrupted()
+    await world.settle()
+    agent.settle.assert_not_called()
     job = await world.jobs.get(job_id)
     assert (job.state, job.key in world.get.inbox.taken()) == (JobState.PROCESSING, True)
     await world.clock.advance(DELAY_S)
@@ -51,29 +54,22 @@ async def test_what_an_agent_has_taken_is_written_after_a_moment(world: World) -
     assert job.key not in world.get.inbox.taken()
 
 
-async def test_what_has_ended_meanwhile_waits_for_nothing_and_is_one_move(world: World) -> None:
-    job_id, agent, payload = await sent(world)
-    agent.start(payload)
-    agent.end(payload, PayloadState.COMPLETED)
-    await world.settle()
-    moved = ["Queued", "Processing", "Submitted", "Running", "Completed"]
-    assert await history(world, job_id) == moved
-
-
-async def test_what_has_started_is_moved_there_at_once_with_what_was_before(world: World) -> None:
-    job_id, agent, payload = await sent(world)
-    agent.start(payload)
-    await world.clock.advance(DELAY_S)
-    assert await history(world, job_id) == ["Queued", "Processing", "Submitted", "Running"]
-
-
-async def test_the_answer_to_a_submit_may_come_after_the_start(world: World) -> None:
+@pytest.mark.parametrize("how", ["started", "answered after its start", "ended"])
+async def test_what_came_meanwhile_is_one_move_and_an_end_waits_for_nothing(
+    world: World, how: str
+) -> None:
     job_id, agent, payload = await sent(world)
     prepared = payload.doc(world.clock.now())
     agent.start(payload)
-    world.get.inbox.put(agent, prepared)
-    await world.clock.advance(DELAY_S)
-    assert (await history(world, job_id))[-1] is JobState.RUNNING
+    if how == "ended":
+        agent.end(payload, PayloadState.COMPLETED)
+        await world.settle()
+    elif how != "started":
+        world.get.inbox.put(agent, prepared)
+    await world.clock.advance(DELAY_S * (how != "ended"))
+    ended = ["Completed"] * (how == "ended")
+    states = ["Queued", "Processing", "Submitted", "Running", *ended]
+    assert await history(world, job_id) == states
 
 
 async def test_a_start_is_told_by_when_the_agent_took_the_job(world: World) -> None:

@@ -198,12 +198,15 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_b
 async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_run(
     place: Place, names: str, says: str
 ) -> None:
+    found = list[bytes]()
+
     def script(process: FakeProcess) -> None:
         if process.read("run.sh") == RUN:
             for name in names:
                 process.write(f"children/{name}/run.sh", b"exit 1\n")
                 process.write(f"children/{name}/deep/data", name.encode())
         else:
+            found.append(process.read("run.sh") + process.read("deep/data"))
             process.write("children/more/run.sh", b"exit 1\n")
         process.write("output.txt", b"")
         process.finish()
@@ -219,6 +222,7 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
         assert (await place.get(f"/download_partial/{parent}"))[0] == 200, "what it left stays"
         return
     assert (job["status"], job["message"]) == ("Completed", "all 3 children completed")
+    assert sorted(found) == [b"exit 1\na", b"exit 1\nb", b"exit 1\nc"], "each runs in its folder"
     assert [(one["child_name"], one["parent_id"]) for one in made] == [
         (name, parent) for name in names
     ]
