@@ -47,11 +47,11 @@ def main() -> None:
     add("words", nargs="*", help="only mutants with one of these in their line")
     add("--only", metavar="PREFIX", default="", help="only mutants of files that start so")
     add("--tests", nargs="+", metavar="PATH", help="files, folders or single tests that may notice")
-    add("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    add("--jobs", type=int, default=1 + len(os.sched_getaffinity(0)))  # one of them waits
     add("--slow", action="store_true", help="slow tests may notice, too")
     add("--old", action="store_true", help="those in the old form, by night")
     add("--mutants", type=Path, help="a file of others")
-    add("--patience", type=float, default=10.0, help="seconds until a test hangs")
+    add("--patience", type=float, default=5.0, help="seconds until a test hangs")
     given = parser.parse_args()
     mutants = [*forms.read(given.mutants)] if given.mutants else forms.all_of_them()
     changes = [change_of(mutant) for mutant in mutants if is_chosen(mutant, given)]
