@@ -20,7 +20,7 @@ from server.stages.wakeups import JobWakeups
 from server.storage.contents import Contents
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
-from server.store import bundles, children, jobs, requests
+from server.store import batches, bundles, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
 from shared.sqlite.database import Database
 
@@ -111,7 +111,7 @@ class Stage:
         """Cancel the queued children, and request the cancel of the others, some in each
         transaction.
         """
-        while await self._database.write(children.cancel_children, parent_id, at, message):
+        while await self._database.write(batches.cancel_children, parent_id, at, message):
             pass
 
 

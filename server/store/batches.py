@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
 from server.domain import ending, states
 from server.domain.batch import NAMED, Batch, Child, NewChild
-from server.domain.jobs import Bundle, Job, Move, Result
+from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
+from server.domain.live import NewEvent
 from server.store import bundles, children, jobs, records
-from server.store.children import insert_children
+from server.store.events import append, values_of
 from server.store.queue import DEFERRED
-from server.store.statements import Columns, changed, insert
+from server.store.statements import Columns, changed, insert, queued
 from shared.clock import Micros
+from shared.ids import AttemptKey
 from shared.sql import AMONG, Row, Tx, among
 from shared.wire import JobState, Reason
 
@@ -35,6 +38,11 @@ _DUE: Final = f"""
     ORDER BY jobs.id LIMIT :limit
 """  # noqa: S608 - no user input
 _AT_ONCE: Final = 200
+_COPIED: Final = (
+    "user_id, service, tags, limits, timeout_s, submitted_by, retry, queue_timeout_s, "
+    "heartbeat_timeout_s, expires_after_s, priority, outputs, result_files, meta"
+)
+"""What a child has from its parent."""
 
 
 def get(tx: Tx, parent_id: int) -> Batch | None:
@@ -99,6 +107,29 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
     changed(tx, jobs.get(tx, parent_id))
 
 
+def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
+    """Cancel some of what has not ended: queued children at once, the others are asked for. Of some
+    hundreds, so that uploads get in between. False: there are no more.
+    """
+    found = records.jobs(
+        tx,
+        """
+        SELECT * FROM jobs WHERE parent_id = :parent AND ended_at IS NULL
+        AND cancel_requested_at IS NULL ORDER BY id DESC LIMIT :most
+        """,
+        {"parent": parent_id, "most": _AT_ONCE},
+    )
+    for child in found:  # the last ones first, which others hold back: none of them is let go
+        if child.state is JobState.QUEUED:
+            changes = {"ended_at": at, "cancel_requested_at": at}
+            jobs.move(tx, ending.move(child, JobState.CANCELLED, at, message, changes=changes))
+        else:
+            sql = "UPDATE jobs SET cancel_requested_at = :at WHERE id = :id RETURNING *"
+            [row] = tx.rows(sql, {"at": at, "id": child.id})
+            changed(tx, records.job(row))
+    return bool(found)
+
+
 def make_children(
     tx: Tx, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
 ) -> bool:
@@ -124,7 +155,7 @@ def make_children(
     for start in range(0, len(children), _AT_ONCE):
         some = children[start : start + _AT_ONCE]
         without_hold = max(0, most - before - start)
-        insert_children(tx, batch, some, without_hold, at, message)
+        _insert_children(tx, batch, some, without_hold, at, message)
     file = tx.rows(
         "SELECT coalesce(:own, bundle_file) AS file FROM jobs WHERE id = :parent",
         {"own": batch.bundle.file if batch.bundle else None, "parent": parent_id},
@@ -135,6 +166,58 @@ def make_children(
     )
     changed(tx, jobs.get(tx, parent_id))
     return True
+
+
+def _insert_children(
+    tx: Tx,
+    batch: Batch,
+    children: Sequence[NewChild],
+    without_hold: int,
+    at: Micros,
+    message: str,
+) -> None:
+    """Queue some children, with their tags and first events."""
+    values: dict[str, Any] = {"parent": batch.parent_id, "at": at, "message": message}
+    own = batch.bundle and asdict(batch.bundle)
+    values |= {name: own and own[name] for name in ("file", "size", "digest")}
+    rows = []
+    for n, child in enumerate(children):
+        hold = None if n < without_hold else "parallel"
+        given = {"n": child.name, "i": child.array_index, "l": child.array_line}
+        given |= {"f": child.folder, "h": hold}
+        values |= {f"{name}{n}": value for name, value in given.items()}
+        rows.append(f"(:n{n}, :i{n}, :l{n}, :f{n}, :h{n}, {n})")
+    added = tx.rows(
+        f"""
+        WITH child (name, array_index, array_line, folder, hold, number)
+        AS (VALUES {", ".join(rows)})
+        INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
+                          array_index, array_line, bundle_folder, hold, bundle_file, bundle_size,
+                          bundle_digest, inputs_from, {_COPIED})
+        SELECT 'Queued', :at, :at, :message, parent.id, child.name,
+               parent.name || '[' || child.name || ']', child.array_index, child.array_line,
+               child.folder, child.hold,
+               coalesce(:file, bundle_file), coalesce(:size, bundle_size),
+               coalesce(:digest, bundle_digest),
+               -- The parent of an array never runs: its children get what it was to get.
+               CASE WHEN child.array_index IS NULL THEN '[]' ELSE inputs_from END, {_COPIED}
+        FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number
+        RETURNING id, service, user_id
+        """,  # noqa: S608 - no user input
+        values,
+    )
+    queued(tx, added[0]["service"], added[0]["user_id"], len(added))
+    event = NewEvent(FIRST_EVENT, message)
+    ids = sorted(row["id"] for row in added)
+    append(tx, [values_of(AttemptKey(one, 0), JobState.QUEUED, None, at, event) for one in ids])
+    tx.rows(
+        """
+        INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags
+        JOIN jobs ON jobs.parent_id = job_tags.job_id
+        WHERE job_tags.job_id = :parent AND jobs.id >= :first
+        """,
+        {"parent": batch.parent_id, "first": ids[0]},
+    )
 
 
 def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:

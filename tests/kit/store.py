@@ -21,7 +21,6 @@ from server.store import (
     attempts,
     batches,
     bundles,
-    children,
     claims,
     dependencies,
     events,
@@ -145,7 +144,7 @@ class Jobs:
         return job
 
     async def cancel_children(self, parent_id: int, at: int, message: str) -> None:
-        while await self.database.write(children.cancel_children, parent_id, at, message):
+        while await self.database.write(batches.cancel_children, parent_id, at, message):
             pass
 
     async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:

@@ -13,7 +13,7 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
-from server.store import batches, children, queue, retention
+from server.store import batches, queue, retention
 from server.store.pages import Filter
 from shared.wire import JobState
 from tests.kit.store import Store, claim, clean, end, new, service
@@ -145,7 +145,7 @@ async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(job
 
 
 async def test_a_cancel_of_many_children_lets_others_in_and_outlives_a_crash(jobs, monkeypatch):
-    monkeypatch.setattr(children, "_AT_ONCE", 2)
+    monkeypatch.setattr(batches, "_AT_ONCE", 2)
     parent = await array(jobs, 6)
     write, commits = jobs.database.write, 0
 

@@ -11,6 +11,7 @@ import pytest
 
 from server.store import (
     audit,
+    batches,
     bundles,
     children,
     retention,
@@ -58,11 +59,11 @@ USES: dict[str, Call] = {
     "jobs_by_deadline": SWEEPS["overdue"],
     "jobs_deferred": SWEEPS["due_batches"],
     "jobs_waiting": SWEEPS["broken_dependencies"],
-    "jobs_held_back": writes(children.release_children, 1, 1, 1),
+    "jobs_held_back": writes(children.release_child, 1, 1),
     "jobs_open_of_schedule": lambda jobs: jobs.database.rows(schedules._OPEN, {"id": 1}),
     # A batch's children, and what a user's jobs take.
     "batches_with_rest": writes(retention.expire_children, 1),
-    "jobs_of_parent": writes(children.cancel_children, 1, 1, "x"),
+    "jobs_of_parent": writes(batches.cancel_children, 1, 1, "x"),
     "jobs_stored": lambda jobs: jobs.stored("ann"),
     # Lists and counts.
     "jobs_listed": counting(top_level=True),
