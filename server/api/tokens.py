@@ -13,12 +13,11 @@ from pydantic import AfterValidator, Field, field_validator
 
 from server.domain.access import Area
 from server.domain.errors import BadField
-from server.domain.tokens import NAME, RESERVED, TokenRecord
+from server.domain.tokens import NAME, RESERVED, TokenRecord, after
 from server.domain.upload_fields import USER_ID
 from server.http.context import Context
 from server.http.params import JsonBody, Param, choice, flag, int_param, read_body, whole, word
 from server.http.route import TOKEN, TOKENS, Body, Route, json_answer
-from server.stages.tokens import NewToken
 from server.store.tokens import TokenFilter
 from shared import wire
 from shared.clock import Micros, utc
@@ -118,8 +117,8 @@ async def token_page(context: Context, chosen: Mapping[str, str], limit: int) ->
     return TokenPage(items=[token_document(one, now) for one in found[:limit]], next=following)
 
 
-def new_token(body: NewTokenBody) -> NewToken:
-    """Raises BadField."""
+def new_token(body: NewTokenBody, by: str, now: Micros) -> TokenRecord:
+    """What an operator asks for, still without an id and a secret. Raises BadField."""
     role, user_id = _role(body.role), body.user_id
     if role is Role.USER:
         user_id = user_id or body.name
@@ -137,7 +136,8 @@ def new_token(body: NewTokenBody) -> NewToken:
         why = f"Invalid scopes: a token of the role {role} has one or more of {allowed}"
         raise BadField("scopes", "invalid_scopes", why)
     users = tuple(dict.fromkeys(body.users))
-    return NewToken(body.name, role, user_id, users, scopes, body.expires_in)
+    expires_at = after(now, body.expires_in)
+    return TokenRecord("", "", body.name, role, user_id, users, scopes, now, by, expires_at)
 
 
 def _role(text: str) -> Role:
@@ -205,8 +205,9 @@ _OPEN: Final = (
 
 async def create(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a token; its text is in this answer only."""
-    new = new_token(await read_body(request, NewTokenBody))
-    record, text = await context.tokens.create(new, request[PRINCIPAL].name)
+    body = await read_body(request, NewTokenBody)
+    new = new_token(body, request[PRINCIPAL].name, context.clock.now())
+    record, text = await context.tokens.create(new)
     request[TARGET] = record.id
     return json_answer(_shown_once(context, record, text), HTTPStatus.CREATED, _NO_STORE)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.domain.errors import NotFound
-from shared.clock import Micros
+from shared.clock import SECOND, Micros
 from shared.principals import SCOPES, Principal, Role, Scope
 
 PREFIX: Final = "ferryman_"
@@ -92,6 +92,11 @@ class TokenRecord:
     def live(self, now: Micros) -> bool:
         """Whether requests with it are accepted."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+def after(now: Micros, seconds: float | None) -> Micros | None:
+    """When so much time has passed; None: never."""
+    return None if seconds is None else now + round(seconds * SECOND)
 
 
 def text_of(token_id: str, secret: str) -> str:

@@ -166,23 +166,11 @@ class Accept(Stage):
         most = self._settings.allowances.quota(request.service, request.user_id)
         visible = access.visible(principal)
 
-        async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
-            job, is_new = await self._database.write(
-                requests.insert_job,
-                new_job(
-                    request,
-                    stored,
-                    self._clock.now(),
-                    principal.name,
-                    warnings=warnings,
-                    ticket=ticket,
-                ),
-                QUEUED,
-                most,
-                visible,
-            )
-            refers = is_new and job.bundle is not None and job.bundle.file == stored.file
-            return (job, is_new), refers
+        async def insert(stored: Bundle) -> tuple[tuple[Job, bool], Bundle | None]:
+            now, by = self._clock.now(), principal.name
+            new = new_job(request, stored, now, by, warnings=warnings, ticket=ticket)
+            row = await self._database.write(requests.insert_job, new, QUEUED, most, visible)
+            return row, row[0].bundle
 
         job, is_new = await self.store(content, bundle, insert)
         if not is_new and not visible.has(job):
@@ -219,43 +207,25 @@ class Accept(Stage):
         self,
         content: ScratchFile,
         bundle: BundleSummary,
-        insert: Callable[[Bundle], Awaitable[tuple[Row, bool]]],
+        insert: Callable[[Bundle], Awaitable[tuple[Row, Bundle | None]]],
     ) -> Row:
         """Store a bundle, unless one with the same content is there, and insert a row.
 
         Args:
-            insert: gives the row, and whether it refers to this very file.
+            insert: gives the row, and its bundle: this one, or that of an earlier upload. Raises
+                BundleGone: it was given one without a file, and there is none with that content.
         """
-        if bundle.size > ROW_BYTES and not bundle.own_modes:
-            which = bundle.digest, bundle.size
-            if await self._database.read(bundles.can_share, *which):
-                with suppress(BundleGone):  # it was removed a moment ago: store this one
-                    return await self._insert(None, bundle, insert)
-        return await self._insert(content, bundle, insert)
-
-    async def _insert(
-        self,
-        content: ScratchFile | None,
-        bundle: BundleSummary,
-        insert: Callable[[Bundle], Awaitable[tuple[Row, bool]]],
-    ) -> Row:
-        """Insert a row that refers to it.
-
-        Args:
-            content: None: share the stored file with the same content.
-
-        Raises:
-            BundleGone: there is none any more.
-        """
+        without_file = Bundle("", bundle.size, bundle.digest, bundle.own_modes)
+        shares, of = bundle.size > ROW_BYTES and not bundle.own_modes, (bundle.digest, bundle.size)
+        if shares and await self._database.read(bundles.can_share, *of):
+            with suppress(BundleGone):  # it was removed a moment ago: store this one
+                return (await insert(without_file))[0]
         async with self._storage.pending(FileKind.BUNDLE) as pending:
-            file, few = "", None
-            if content is not None:
-                whole = content if bundle.content is None else bundle.content
-                file, few = await self._contents.keep(pending, whole, bundle.size)
-            stored = Bundle(file, bundle.size, bundle.digest, bundle.own_modes, few)
-            row, refers = await insert(stored)
-            if refers:
-                pending.commit()  # else it shares the file of an earlier upload
+            whole = content if bundle.content is None else bundle.content
+            file, few = await self._contents.keep(pending, whole, bundle.size)
+            row, kept = await insert(dataclasses.replace(without_file, file=file, content=few))
+            if kept is not None and kept.file == file:
+                pending.commit()
         return row
 
 

@@ -111,11 +111,8 @@ class Schedules(Stage):
         request = upload_request(own, self._services, principal)
         check_size(request, bundle)
         await with_tasks(request, content.path, bundle)  # it refuses what it refuses of an upload
-        now, most = (
-            self._clock.now(),
-            self._settings.allowances.quota(request.service, own["user_id"]),
-        )
-        most = most._replace(queued=0)  # it makes no job yet
+        most = self._settings.allowances.quota(request.service, own["user_id"])
+        now, most = self._clock.now(), most._replace(queued=0)  # it makes no job yet
         new = {
             "name": own["name"],
             "user_id": request.user_id,
@@ -129,9 +126,9 @@ class Schedules(Stage):
             "created_at": now,
         }
 
-        async def insert(stored: Bundle) -> tuple[Schedule, bool]:
+        async def insert(stored: Bundle) -> tuple[Schedule, Bundle]:
             made = await self._database.write(rows.insert, new, stored, most)
-            return made, made.bundle.file == stored.file
+            return made, made.bundle
 
         schedule = await self._accept.store(content, bundle, insert)
         self._known[schedule.id] = schedule

@@ -6,7 +6,7 @@ import functools
 import hmac
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -27,18 +27,6 @@ USES_EVERY_S: Final = 60.0
 _ENDED_KEPT_S: Final = MAX_LINK_S + 86_400.0
 """For so long one that was revoked or has expired is kept: what was made with it has ended by then.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """What an operator asks for, checked."""
-
-    name: str
-    role: Role
-    user_id: str | None
-    users: tuple[str, ...]
-    scopes: frozenset[Scope] | None
-    lifetime_s: float | None
 
 
 def random_text(letters: str, length: int) -> str:
@@ -147,28 +135,17 @@ class Tokens(Stage):
 
     # -- operators
 
-    async def create(self, new: NewToken, by: str) -> tuple[TokenRecord, str]:
-        """Make a token. Returns what is kept of it, and its text, which is not. Raises Conflict:
-        the name is another principal's.
+    async def create(self, wanted: TokenRecord) -> tuple[TokenRecord, str]:
+        """Make a token, which is given its id and its secret here. Returns what is kept of it, and
+        its text, which is not. Raises Conflict: the name is another principal's.
         """
-        now = self._clock.now()
         token_id, secret = random_text(rules.ID_LETTERS, rules.ID_LENGTH), _secret()
-        record = TokenRecord(
-            token_id,
-            rules.digest_of(secret),
-            new.name,
-            new.role,
-            new.user_id,
-            new.users,
-            new.scopes,
-            now,
-            by,
-            _after(now, new.lifetime_s),
-        )
-        check = functools.partial(_same_principal, record, now=now)
+        record = replace(wanted, id=token_id, digest=rules.digest_of(secret))
+        check = functools.partial(_same_principal, record, now=record.created_at)
         await self._database.write(tokens.insert, record, check)
         self._keep(record)
-        log.info("token.created", token=token_id, name=new.name, role=new.role, by=by)
+        by = record.created_by
+        log.info("token.created", token=token_id, name=record.name, role=record.role, by=by)
         return self._now(token_id), rules.text_of(token_id, secret)
 
     async def revoke(self, token_id: str, by: str) -> TokenRecord:
@@ -204,8 +181,8 @@ class Tokens(Stage):
                 one,
                 digest=rules.digest_of(secret),
                 former_digest=one.digest,
-                former_until=_after(now, overlap_s),
-                expires_at=one.expires_at if lifetime_s is None else _after(now, lifetime_s),
+                former_until=rules.after(now, overlap_s),
+                expires_at=rules.after(now, lifetime_s) or one.expires_at,
             )
 
         await self._change(token_id, change)
@@ -258,10 +235,6 @@ def _secret() -> str:
 
 def _refused(why: str) -> Principal:
     return Principal("anonymous", None, why=why)
-
-
-def _after(now: Micros, seconds: float | None) -> Micros | None:
-    return None if seconds is None else now + round(seconds * SECOND)
 
 
 def _same_principal(new: TokenRecord, others: Sequence[TokenRecord], *, now: Micros) -> None:

@@ -55,8 +55,9 @@ async def create(request: web.Request, site: Site) -> web.StreamResponse:
     if "users" in given:
         given["users"] = given["users"].replace(",", " ").split()
     try:
-        new = new_token(checked(given, NewTokenBody))
-        record, text = await site.context.tokens.create(new, request[PRINCIPAL].name)
+        by, now = request[PRINCIPAL].name, site.context.clock.now()
+        new = new_token(checked(given, NewTokenBody), by, now)
+        record, text = await site.context.tokens.create(new)
     except BadField as problem:
         typed = _Typed(values, problem.field, str(problem), HTTPStatus.BAD_REQUEST)
         request[ERROR_CODE] = problem.code

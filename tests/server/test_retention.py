@@ -16,13 +16,13 @@ import pytest_asyncio
 from ferryman import Client, NotFound
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
+from server.domain.tokens import TokenRecord
 from server.loops import Loop
 from server.stages import forget_user
 from server.stages.by_hand import Delete
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.get import Get
-from server.stages.tokens import NewToken
 from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage, stored_path
 from server.storage.scratch import Scratch
@@ -359,7 +359,8 @@ async def fill(caller: ServerClient, agent: FakeAgent) -> int:
     schedule = {"name": SECRET, "cron": "0 3 * * *"}
     await post(caller, f"echo {SECRET}", path="/api/v1/schedules", **schedule)
     context = caller.server.context
-    await context.tokens.create(NewToken(f"{USER}-laptop", Role.USER, USER, (), None, None), "op")
+    laptop = TokenRecord("", "", f"{USER}-laptop", Role.USER, USER, (), None, 0, "op")
+    await context.tokens.create(laptop)
     entry = AuditEntry(1, USER, Role.USER, None, None, "GET /x", "", 200, None, "1.2.3.4", "r", 0)
     context.audit.add(entry)
     context.audit.add(dataclasses.replace(entry, principal="portal", acts_as=USER))
@@ -397,8 +398,8 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
         assert not any((await client.forget_user(USER, dry_run=True)).found.values())
         assert [job.id async for job in client.jobs()] == [shared]
         # The report names a token of somebody else that names the user.
-        gate = NewToken("gate", Role.PORTAL, None, ("yan", "zed"), None, None)
-        made, _ = await caller.server.context.tokens.create(gate, "op")
+        gate = TokenRecord("", "", "gate", Role.PORTAL, None, ("yan", "zed"), None, 0, "op")
+        made, _ = await caller.server.context.tokens.create(gate)
         (kept,) = [one for one in (await client.forget_user("yan")).kept if one[:6] == "token "]
         assert kept == f"token gate ({made.id}) of another principal names the user"
     for kind in ("result", "bundle"):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from server.domain.permits import MAX_LINK_S
-from server.domain.tokens import TokenRecord
-from server.stages.tokens import NewToken, Tokens
+from server.domain.tokens import TokenRecord, after
+from server.stages.tokens import Tokens
 from server.store import tokens as rows
 from server.store.tokens import TokenFilter
 from shared.principals import Role, Scope
@@ -130,11 +130,11 @@ def in_use(database: Database) -> tuple[SimClock, Tokens]:
 
 async def test_the_tokens_of_a_user_end_while_others_change(database: Database) -> None:
     _, tokens = in_use(database)
-    users = NewToken("a", Role.USER, "ann", (), None, None)
-    new = NewToken("o", Role.OPERATOR, None, (), None, None)
-    (ann, _), (gone, _) = await tokens.create(users, "x"), await tokens.create(new, "x")
+    users = token("", name="a")
+    new = token("", name="o", role=Role.OPERATOR, user_id=None)
+    (ann, _), (gone, _) = await tokens.create(users), await tokens.create(new)
     _, _, (made, _) = await asyncio.gather(
-        tokens.end_of_user("ann", "somebody"), tokens.revoke(gone.id, "x"), tokens.create(new, "x")
+        tokens.end_of_user("ann", "somebody"), tokens.revoke(gone.id, "x"), tokens.create(new)
     )
     assert [tokens.owner(one.id) is not None for one in (ann, gone, made)] == [False, False, True]
     known = [tokens.record(one.id) for one in (ann, gone, made)]
@@ -148,7 +148,7 @@ async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_en
 ) -> None:
     clock, tokens = in_use(database)
     kept = [
-        (await tokens.create(NewToken("a", Role.OPERATOR, None, (), None, lifetime_s), "x"))[0].id
+        (await tokens.create(token("", expires_at=after(clock.now(), lifetime_s))))[0].id
         for lifetime_s in (60.0, None, None)
     ]
     await tokens.revoke(kept[1], "x")
