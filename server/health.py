@@ -32,8 +32,6 @@ class Disk:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _SILENT = TroubleKind.DATA_FOLDER_SILENT
-_FULL = "the disk is full"
-_UNWRITABLE = "the data folder cannot be written"
 
 
 class Health:
@@ -50,6 +48,7 @@ class Health:
         self._clean, self._waiting = clean, waiting
         self._disk = Probe("the data folder", self._check_disk, core.clock)
         self._measured: Disk | None = None
+        self._disk_troubles: list[Trouble] = []
         self._stuck: list[str] = []
         self._aside, self._is_aside = core.settings.server.data_dir / UNKNOWN, False
         self.started_at = core.clock.now()
@@ -69,7 +68,8 @@ class Health:
             elif failure.full:
                 kind = TroubleKind.DATABASE_FULL
             problems.append(Trouble(kind, str(failure)))
-        problems += [_of_disk(text) for text in await self._disk.problems()]
+        silent = [Trouble(_SILENT, text) for text in await self._disk.problems()]
+        problems += silent or self._disk_troubles
         if self._waiting.hold_uploads(self._core.fleet):
             problems.append(Trouble(TroubleKind.RESULTS_WAITING, self._waiting.sentence()))
         return problems
@@ -111,23 +111,17 @@ class Health:
             return None, None
 
     def _check_disk(self) -> list[str]:
-        problems, scratch = [], self._core.scratch
+        found, scratch = list[Trouble](), self._core.scratch
         try:
             free, total = scratch.free_bytes(), scratch.total_bytes()
             least = self._core.settings.server.least_free(total)
             self._measured = Disk(free, total, least)
             if free < least:
-                problems.append(_FULL)
+                found.append(Trouble(TroubleKind.DISK_FULL, "the disk is full"))
             scratch.check_writable()
             self._is_aside = self._aside.is_dir()
         except OSError as problem:
-            problems.append(f"{_UNWRITABLE}: {problem.strerror}")
-        return problems
-
-
-def _of_disk(text: str) -> Trouble:
-    if text == _FULL:
-        return Trouble(TroubleKind.DISK_FULL, text)
-    if text.startswith(_UNWRITABLE):
-        return Trouble(TroubleKind.DATA_FOLDER_UNWRITABLE, text)
-    return Trouble(_SILENT, text)
+            text = f"the data folder cannot be written: {problem.strerror}"
+            found.append(Trouble(TroubleKind.DATA_FOLDER_UNWRITABLE, text))
+        self._disk_troubles = found
+        return []

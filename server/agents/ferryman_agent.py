@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 import aiohttp
 import structlog
@@ -237,20 +236,32 @@ class FerrymanAgent(Agent):
 
     # -- what an attempt writes while it runs
 
-    async def log_size(self, job: Job, stream: str) -> int:
-        """How many bytes the job's current attempt has written so far to "stdout" or "stderr".
-        Raises NoSuchPayload: it has ended there, so its logs are in its result.
-        """
-        async with self._live(job, f"logs/{stream}", offset=_NO_BYTES) as answer:
-            return _size(answer, LOG_SIZE)
+    async def size(self, job: Job, part: str) -> int:
+        """Bytes of a file of the job's current attempt as it is now.
 
-    async def log(
-        self, job: Job, stream: str, offset: int, *, follow: bool
-    ) -> AsyncGenerator[bytes, None]:
-        """What it has written, from ``offset`` on. ``follow``: goes on with what it writes; ends
-        when it has ended, or wrote nothing for a while. Raises NoSuchPayload: as above.
+        Args:
+            part: ``logs/stdout``, ``logs/stderr``, or ``files/`` and its path, percent-encoded.
+
+        Raises:
+            RefusedByAgent: code ``file_not_found``.
+            NoSuchPayload: the attempt does not run any more: what it left is in its result.
         """
-        async with self._live(job, f"logs/{stream}", offset=offset, follow=int(follow)) as answer:
+        async with self._live(job, part, {"offset": _NO_BYTES}) as answer:
+            said = answer.headers.get(FILE_SIZE if part.startswith("files/") else LOG_SIZE, "")
+            size = whole_number(said)
+            if size is None:
+                raise ValueError("an answer without a size")
+            return size
+
+    async def content(self, job: Job, part: str, **query: int) -> AsyncGenerator[bytes, None]:
+        """Its bytes. Raises as :meth:`size`.
+
+        Args:
+            query: ``offset``; of a file ``stop``, the position behind the last byte: they are fewer
+                where it has changed; of a log ``follow``, 1: goes on with what the attempt writes
+                until it has ended, or wrote nothing for a while.
+        """
+        async with self._live(job, part, query) as answer:
             while chunk := await answer.content.readany():
                 yield chunk
 
@@ -258,42 +269,23 @@ class FerrymanAgent(Agent):
         """The files that the job's current attempt has now, behind the path ``after``; not more
         than ``limit``. Raises NoSuchPayload: it does not run any more: they are in its result.
         """
-        async with self._live(job, "files", "application/json", after=after, limit=limit) as answer:
+        query: dict[str, str | int] = {"after": after, "limit": limit}
+        async with self._live(job, "files", query, "application/json") as answer:
             return await answers.document(answer, RunningFiles)
-
-    async def file_size(self, job: Job, path: str) -> int:
-        """Bytes of one of them.
-
-        Raises:
-            RefusedByAgent: code ``file_not_found``.
-            NoSuchPayload: as above.
-        """
-        async with self._live(job, f"files/{quote(path, safe='')}", stop=0) as answer:
-            return _size(answer, FILE_SIZE)
-
-    async def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """Its bytes from ``start`` up to, not including, ``stop``; fewer where it has changed.
-        Raises RefusedByAgent, NoSuchPayload: as above.
-        """
-        part = f"files/{quote(path, safe='')}"
-        async with self._live(job, part, offset=start, stop=stop) as answer:
-            while chunk := await answer.content.readany():
-                yield chunk
 
     @asynccontextmanager
     async def _live(
         self,
         job: Job,
         part: str,
+        query: Mapping[str, str | int],
         content_type: str = "application/octet-stream",
-        **query: str | int,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer about the job's current attempt. ``part``: of the payload's address,
         percent-encoded. Raises NoSuchPayload: it does not run any more.
         """
         url = f"{self.base}/payloads/{job.payload_id}/{part}"
-        asked: dict[str, str | int] = {"key": str(job.key)}
-        named = URL(url, encoded=True).update_query(asked | query)
+        named = URL(url, encoded=True).update_query({"key": str(job.key), **query})
         try:
             async with self._call("GET", str(named), timeout=_STREAM) as answer:
                 if answer.content_type != content_type:
@@ -360,13 +352,6 @@ async def _one_after_the_other(*streams: AsyncIterable[bytes] | None) -> AsyncIt
         if stream is not None:
             async for chunk in stream:
                 yield chunk
-
-
-def _size(answer: aiohttp.ClientResponse, header: str) -> int:
-    size = whole_number(answer.headers.get(header, ""))
-    if size is None:
-        raise ValueError(f"an answer without {header}")
-    return size
 
 
 async def read_events(stream: aiohttp.StreamReader, clock: Clock) -> AsyncIterator[Heard]:

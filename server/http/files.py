@@ -12,6 +12,7 @@ from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -359,10 +360,10 @@ class RunningFile:
     crc: int | None = None
 
     def __init__(
-        self, agent: FerrymanAgent, job: Job, attempt: Attempt, path: str, size: int
+        self, agent: FerrymanAgent, job: Job, attempt: Attempt, part: str, size: int
     ) -> None:
         self._agent, self._job, self._attempt = agent, job, attempt
-        self._path, self.size = path, size
+        self._part, self.size = part, size
 
     async def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Its bytes from ``start`` up to, not including, ``stop``; fewer where it has changed.
@@ -372,7 +373,8 @@ class RunningFile:
         """
         left = stop - start
         try:
-            async with aclosing(self._agent.file(self._job, self._path, start, stop)) as some:
+            chunks = self._agent.content(self._job, self._part, offset=start, stop=stop)
+            async with aclosing(chunks) as some:
                 async for chunk in some:
                     yield chunk[:left]
                     left -= min(left, len(chunk))
@@ -411,13 +413,14 @@ async def running_file(
     if path in (".", ".."):  # the address at the agent would be another one
         raise no_such_file(job, path)
     try:
-        size = await agent.file_size(job, path)
+        part = f"files/{quote(path, safe='')}"
+        size = await agent.size(job, part)
     except AgentError as problem:
         if isinstance(problem, RefusedByAgent) and problem.code == "file_not_found":
             why = str(problem).removeprefix(f"{path}: ")
             raise no_such_file(job, path, why=why) from None
         raise why_not(job, attempt, problem, FILES) from problem
-    yield RunningFile(agent, job, attempt, path, size)
+    yield RunningFile(agent, job, attempt, part, size)
 
 
 def _doc(one: FileInfo) -> FileDoc:

@@ -265,13 +265,13 @@ async def opened_log(
             yield stored.size, stored.chunks
         return
     try:
-        size = await agent.log_size(job, stream)
+        size = await agent.size(job, f"logs/{stream}")
     except AgentError as problem:
         raise why_not(job, attempt, problem) from problem
 
     async def chunks(start: int, _: int) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(agent.log(job, stream, start, follow=False)) as some:
+            async with aclosing(agent.content(job, f"logs/{stream}", offset=start)) as some:
                 async for chunk in some:
                     yield chunk
         except AgentError as problem:
@@ -330,7 +330,7 @@ async def _rest(
     """Its bytes from ``offset`` on, and what it goes on to write."""
     agent = live_agent(context, job, attempt)
     if agent is not None:
-        chunks = agent.log(job, stream, offset, follow=True)
+        chunks = agent.content(job, f"logs/{stream}", offset=offset, follow=1)
         async with aclosing(chunks), aclosing(_until_closing(context, job, chunks)) as some:
             async for chunk in some:
                 yield chunk

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
@@ -22,7 +23,7 @@ from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
 from server.stages.get import UNKNOWN_AFTER, Get
 from server.stages.read import read_job
-from server.stages.stage import Core, Stage
+from server.stages.stage import AgentTasks, Core, Stage
 from server.store import jobs
 from shared.clock import wait_for
 from shared.principals import Principal
@@ -42,7 +43,9 @@ class Cancel(Stage):
         super().__init__(core)
         self._inbox = get.inbox
         self._no_room = get.results.waiting
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks = AgentTasks[int]("cancel.failed")
+        self.stop = self._tasks.stop
+        """The requests to cancel stay stored."""
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
     async def __call__(
@@ -82,16 +85,8 @@ class Cancel(Stage):
             self._start(job)
         return 0
 
-    async def stop(self) -> None:
-        """Stop. The requests to cancel stay stored."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
     def _start(self, job: Job) -> asyncio.Task[None]:
-        if job.id not in self._tasks:
-            self._tasks[job.id] = asyncio.create_task(self._cancel(job.id))
-        return self._tasks[job.id]
+        return self._tasks.start(job.agent or "", job.id, partial(self._cancel, job.id))
 
     async def _cancel(self, job_id: int) -> None:
         try:
@@ -108,10 +103,6 @@ class Cancel(Stage):
                 log.info("cancel.waits", job_id=job_id, error=str(problem))
         except NoSuchJob:
             pass  # deleted as soon as it had ended
-        except Exception:
-            log.exception("cancel.failed", job_id=job_id)
-        finally:
-            del self._tasks[job_id]
 
     async def _try(self, job: Job) -> bool:
         """One try. False: another stage has to move the job first. Raises AgentError: the agent

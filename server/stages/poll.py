@@ -48,8 +48,7 @@ class Poll(Stage):
             elif agent is not None and not agent.supports_events:
                 for job in await self._database.read(jobs.in_states, states.AT_AGENT, name):
                     polled.add(job.key)
-                    is_reported = (name, job.payload_id or 0) in self._get.inbox
-                    if not is_reported and job.key not in self._asking:
+                    if (name, job.payload_id or 0) not in self._get.inbox:
                         work = functools.partial(self._ask, agent, job)
                         self._asking.start(name, job.key, work)
         for key in self._failing_since.keys() - polled - set(self._asking):

@@ -130,9 +130,13 @@ class AgentTasks(Generic[Key]):
     def __iter__(self) -> Iterator[Key]:
         return iter(self._tasks)
 
-    def start(self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a task for what the agent has, or will get. The key must not be in use."""
-        self._tasks[key] = (agent, asyncio.create_task(self._run(key, work)))
+    def start(
+        self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]:
+        """Start a task for what the agent has, or will get; or the one that the key has already."""
+        if key not in self._tasks:
+            self._tasks[key] = (agent, asyncio.create_task(self._run(key, work)))
+        return self._tasks[key][1]
 
     async def _run(self, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
