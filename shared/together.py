@@ -7,8 +7,10 @@ is more to do than is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+from shared.clock import Clock
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -39,20 +41,49 @@ class Together(Generic[Item, Answer]):
         self._work, self._at_once, self._most = work, at_once, most
         self._size, self._most_size = size, most_size
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
-        self._running = 0
+        self._running, self._is_due = 0, False
         self._tasks = set[asyncio.Task[None]]()
         """Kept here, because the event loop keeps no reference to them."""
 
     async def __call__(self, item: Item) -> Answer:
         """The answer for the item. Raises what ``work`` raises or returns for it."""
+        future = self._add(item)
+        self._start()
+        return await future
+
+    async def along(self, item: Item, within_s: float, enough: int, clock: Clock) -> Answer:
+        """As a call, of an item that waits for others to go along with: so many seconds at most,
+        and no more once there are ``enough`` that wait.
+        """
+        future = self._add(item)
+        if len(self._waiting) >= enough:
+            self._start()
+        elif not self._is_due:
+            self._is_due = True
+            self._keep(self._start_after(within_s, clock))
+        return await future
+
+    def _add(self, item: Item) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
+        return future
+
+    async def _start_after(self, seconds: float, clock: Clock) -> None:
+        try:
+            await clock.sleep(seconds)
+        finally:
+            self._is_due = False
+        self._start()
+
+    def _start(self) -> None:
         if self._running < self._at_once:
             self._running += 1
-            task = asyncio.create_task(self._run())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await future
+            self._keep(self._run())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         try:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from server.agents.agent import Body, Inputs
-from server.domain.agents import AgentError, RefusedByAgent, Unreachable
+from server.domain.agents import RefusedByAgent
 from server.domain.ending import heartbeat_timeout_s
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
-from shared.clock import Clock, wait_for
+from shared.clock import Clock
 from shared.together import Together
 from shared.wire import (
     ArrayTask,
@@ -34,13 +33,14 @@ from shared.wire import (
 MAX_BYTES: Final = 1_000_000
 """Of one request with several: proxies take a mebibyte, unless configured otherwise."""
 MAX_PAYLOADS: Final = 200
-"""Orders of one request, and acknowledgements."""
+"""Orders and acknowledgements of one request."""
 MAX_WAIT_S: Final = 0.2
 """Of acknowledgements, for a request that they go along with."""
 SEND_AT_ONCE_FROM: Final = 100
 """So many acknowledgements that wait go at once."""
 MISSING: Final = "bundle_missing"
 _ORDER_BYTES: Final = 2_000
+_REF_BYTES: Final = 100
 _AT_ONCE: Final = 2
 _MAX_REMEMBERED: Final = 1_000
 Post: TypeAlias = Callable[[Body, int], Awaitable[PayloadsAnswer]]
@@ -74,23 +74,27 @@ class Sender:
 
     Args:
         server: identity of our database.
-
-    Attributes:
-        order: the answer to an order that is sent with others, if there are any. Raises AgentError.
     """
 
     def __init__(self, post: Post, server: str, clock: Clock) -> None:
         self._post, self._server, self._clock = post, server, clock
-        self.order: Together[SmallOrder, OrderAnswer] = Together(
+        self._together: Together[SmallOrder | PayloadRef, OrderAnswer | None] = Together(
             self._send,
             at_once=_AT_ONCE,
             most=MAX_PAYLOADS,
-            size=lambda one: one.request_size,
+            size=lambda one: one.request_size if isinstance(one, SmallOrder) else _REF_BYTES,
             most_size=MAX_BYTES,
         )
-        self._acknowledged: list[tuple[PayloadRef, asyncio.Future[None]]] = []
-        self._enough = asyncio.Event()
-        self._acknowledging: asyncio.Task[None] | None = None
+
+    async def order(self, one: SmallOrder) -> OrderAnswer:
+        """The answer to an order that is sent with others, if there are any. Raises AgentError."""
+        answer = await self._together(one)
+        assert answer is not None, "each order has one"
+        return answer
+
+    async def acknowledge(self, ref: PayloadRef) -> None:
+        """Return when the agent has it. Raises AgentError."""
+        await self._together.along(ref, MAX_WAIT_S, SEND_AT_ONCE_FROM, self._clock)
 
     async def stream(
         self, order: Order, size: int, source: AsyncIterator[bytes], length: int
@@ -104,43 +108,16 @@ class Sender:
         (answer,) = (await self._request([order], [size], [], source, length)).answers
         return answer
 
-    async def acknowledge(self, ref: PayloadRef) -> None:
-        """Return when the agent has it. Raises AgentError."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._acknowledged.append((ref, future))
-        if len(self._acknowledged) >= SEND_AT_ONCE_FROM:
-            self._enough.set()
-        if self._acknowledging is None:
-            self._acknowledging = asyncio.create_task(self._acknowledge_those_left())
-        await future
-
-    async def _acknowledge_those_left(self) -> None:
-        try:
-            while self._acknowledged:
-                await wait_for(self._enough, MAX_WAIT_S, self._clock)
-                self._enough.clear()
-                # Those whose callers are gone are nobody's: the agent may not be ours any more.
-                waiting = [one for one in self._acknowledged if not one[1].done()]
-                self._acknowledged[:] = waiting
-                if waiting:
-                    with suppress(AgentError):  # whoever waits has it
-                        await self._send([])
-        finally:
-            # In the step in which nothing was found to wait: what comes next starts a new task.
-            self._acknowledging = None
-
-    async def _send(self, orders: Sequence[SmallOrder]) -> list[OrderAnswer]:
-        some = self._acknowledged[:MAX_PAYLOADS]
-        del self._acknowledged[:MAX_PAYLOADS]
-        refs = [ref for ref, future in some if not future.done()]
+    async def _send(
+        self, items: Sequence[SmallOrder | PayloadRef]
+    ) -> list[OrderAnswer | RefusedByAgent | None]:
+        orders = [one for one in items if isinstance(one, SmallOrder)]
+        refs = [one for one in items if isinstance(one, PayloadRef)]
         content = b"".join(one.content for one in orders)
 
         async def source() -> AsyncIterator[bytes]:
             yield content
 
-        refused: dict[int, str] = {}
-        problem: Exception = Unreachable("the request was given up", sent=True)
-        answered = False
         try:
             answer = await self._request(
                 [one.order for one in orders],
@@ -149,22 +126,15 @@ class Sender:
                 source(),
                 len(content),
             )
-            refused, answered = answer.refused, True
-        except AgentError as failed:
-            problem = failed
-            if isinstance(failed, RefusedByAgent) and len(orders) > 1:
+        except RefusedByAgent as failed:
+            if len(orders) > 1:
                 failed.final = False  # it is the request that it does not take
             raise
-        finally:
-            for ref, future in some:
-                no = _kept(ref, refused.get(ref.id)) if answered else problem
-                if future.done():
-                    continue
-                if no is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(no)
-        return answer.answers
+        answers = iter(answer.answers)
+        return [
+            next(answers) if isinstance(one, SmallOrder) else _kept(one, answer.refused.get(one.id))
+            for one in items
+        ]
 
     async def _request(
         self,
