@@ -271,10 +271,7 @@ class Get(Stage):
         """
         agent, payload, job = report.agent, settled.payload, settled.job
         assert job is not None, "it is expected"
-        if payload.result is not None and payload.result.size > UNCHECKED:
-            payload = outcome.fitting(payload, await self.results.waiting.most())
-        if payload.result is not None:
-            await self.results.waiting.check(report.which, payload.result.size)
+        payload = await self._fitting(report, payload, job)
         with self.results.slot_released(job.key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = None
@@ -400,9 +397,7 @@ class Get(Stage):
         kept = False
         lacks_result = attempt is not None and attempt.ended_at is not None and not attempt.result
         if lacks_result and job is not None:
-            payload = outcome.bounded(job, payload)
-            if payload.result is not None and payload.result.size > UNCHECKED:
-                payload = await self._fitting(report, payload, job)
+            payload = await self._fitting(report, outcome.bounded(job, payload), job)
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self.results.fetch(
@@ -421,7 +416,8 @@ class Get(Stage):
         """The payload; without its result if there is no room, and its job was cancelled: then
         nobody waits for it. Raises NoRoom: it has to wait.
         """
-        payload = outcome.fitting(payload, await self.results.waiting.most())
+        if payload.result is not None and payload.result.size > UNCHECKED:
+            payload = outcome.fitting(payload, await self.results.waiting.most())
         if payload.result is not None:
             try:
                 await self.results.waiting.check(report.which, payload.result.size)

@@ -40,10 +40,6 @@ Lookup = Callable[[str, int], list[tuple[Any, ...]]]
 """What ``socket.getaddrinfo`` gives, for a name and a port. Blocking."""
 
 
-class Refused(OSError):
-    """The address may not be reached."""
-
-
 class HttpWebhookClient:
     """Delivers webhooks over HTTP."""
 
@@ -84,12 +80,14 @@ class HttpWebhookClient:
         retry_after_s: float | None = None
         problem: str | None = None
         is_final = False
+        looked_at: list[str | None] = []
         try:
-            status, retry_after_s = await self._send(delivery, signature, webhook_id, at_s)
+            status, retry_after_s = await self._send(
+                *(delivery, signature, webhook_id, at_s, looked_at)
+            )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            refused = _refusal_in(error)
-            is_final = refused is not None
-            problem = refused or _describe(error)
+            is_final = bool(looked_at) and all(looked_at)
+            problem = looked_at[0] if is_final else _describe(error)
         else:
             problem = _problem_of(status)
             is_final = status == HTTPStatus.GONE
@@ -97,15 +95,22 @@ class HttpWebhookClient:
         return Try(delivery.tries, begun, seconds, status, problem, retry_after_s, is_final)
 
     async def _send(
-        self, delivery: Delivery, signature: str, webhook_id: str, at_s: int
+        self,
+        delivery: Delivery,
+        signature: str,
+        webhook_id: str,
+        at_s: int,
+        looked_at: list[str | None],
     ) -> tuple[int, float | None]:
-        target = delivery.target
+        """Args:
+        looked_at: gets for each address why it may not be reached; None: it may.
+        """
         connector = aiohttp.TCPConnector(
             resolver=_Resolver(self),
             use_dns_cache=False,
             force_close=True,
             ssl=self._tls,
-            socket_factory=functools.partial(self._socket, target),
+            socket_factory=functools.partial(self._socket, delivery.target, looked_at),
         )
         headers = {
             "Content-Type": "application/json",
@@ -129,12 +134,15 @@ class HttpWebhookClient:
             after = _seconds(answer.headers.get("Retry-After"), self._clock.now())
             return answer.status, after
 
-    def _socket(self, target: WebhookTarget, info: tuple[Any, ...]) -> socket.socket:
+    def _socket(
+        self, target: WebhookTarget, looked_at: list[str | None], info: tuple[Any, ...]
+    ) -> socket.socket:
         """The socket for an address, as aiohttp asks for it, if the address may be reached."""
         family, kind, protocol, _, address = info
         refusal = self._allowed.refusal(target, ip_address(address[0]))
+        looked_at.append(refusal)
         if refusal is not None:
-            raise Refused(refusal)
+            raise OSError(refusal)
         return socket.socket(family, kind, protocol)
 
 
@@ -174,19 +182,6 @@ def _problem_of(status: int) -> str | None:
     if status == HTTPStatus.GONE:
         return f"{why}: the receiver wants no more"
     return why
-
-
-def _refusal_in(error: BaseException) -> str | None:
-    """The refusal that made a connection fail."""
-    inside: BaseException | None = error
-    while inside is not None:
-        if isinstance(inside, Refused):
-            return str(inside)
-        for one in getattr(inside, "exceptions", ()):
-            if (found := _refusal_in(one)) is not None:
-                return found
-        inside = inside.__cause__ or getattr(inside, "os_error", None) or inside.__context__
-    return None
 
 
 def _describe(error: Exception) -> str:
