@@ -7,6 +7,7 @@ brings them again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.domain.live import Live, Report, live_of, progress_event_due
@@ -20,7 +21,7 @@ _AT_ONCE = 250
 """Attempts in one transaction: other changes wait for it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Followed:
     """An attempt that runs, and what was written of it."""
 
@@ -28,7 +29,9 @@ class _Followed:
     payload: tuple[int, str | None]
     """Id and digest of its payload."""
     since: float
-    """Monotonic, as the next one."""
+    """Monotonic, as ``sampled_at``."""
+    latest: LiveDoc | None = None
+    """What was reported last and is not written yet."""
     sampled_at: float | None = None
     sampled: tuple[ProgressValue | None, str] = (None, "")
     said: tuple[int, frozenset[str]] = (0, frozenset())
@@ -41,17 +44,12 @@ class Progress(Stage):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._followed: dict[AttemptKey, _Followed] = {}
-        self._latest: dict[AttemptKey, LiveDoc] = {}
-        """What was reported last and is not written yet."""
 
     def follow(self, agent: str, key: AttemptKey, payload: PayloadDoc) -> None:
         """The job's current attempt runs there, as its row says: its next reports are taken."""
-        if payload.status is PayloadState.RUNNING:
+        if payload.status is PayloadState.RUNNING and not self.take(agent, payload):
             which = (payload.id, payload.bundle_digest)
-            known = self._followed.get(key)
-            if known is None or (known.agent, known.payload) != (agent, which):
-                self._followed[key] = _Followed(agent, which, self._clock.monotonic())
-            self.take(agent, payload)
+            self._followed[key] = _Followed(agent, which, self._clock.monotonic(), payload.live)
 
     def take(self, agent: str, payload: PayloadDoc) -> bool:
         """Keep the report, if it is about an attempt that is followed and says nothing but that it
@@ -60,20 +58,18 @@ class Progress(Stage):
         if payload.status is not PayloadState.RUNNING or payload.live is None:
             return False
         try:
-            key = AttemptKey.parse(payload.key or "")
+            known = self._followed.get(AttemptKey.parse(payload.key or ""))
         except ValueError:
             return False
-        known = self._followed.get(key)
         which = (payload.id, payload.bundle_digest)
         if known is None or (known.agent, known.payload) != (agent, which):
             return False
-        self._latest[key] = payload.live
+        known.latest = payload.live
         return True
 
     def forget(self, key: AttemptKey) -> None:
         """The attempt does not run any more."""
         self._followed.pop(key, None)
-        self._latest.pop(key, None)
 
     def forget_agent(self, agent: str | None) -> None:
         """What its attempts do has to be found out again (None: of all agents)."""
@@ -82,35 +78,33 @@ class Progress(Stage):
 
     async def run_once(self) -> int:
         """Write what was reported since the last time; of how many attempts."""
-        latest, self._latest = self._latest, {}
+        keys = [key for key, one in self._followed.items() if one.latest is not None]
         written = 0
-        try:
-            while latest:
-                some = [key for key, _ in zip(latest, range(_AT_ONCE), strict=False)]
-                written += await self._write({key: latest[key] for key in some})
-                for key in some:
-                    del latest[key]
-        finally:  # what could not be written is written later, unless there is a newer report
-            self._latest = {
-                key: document for key, document in latest.items() if key in self._followed
-            } | self._latest
+        for start in range(0, len(keys), _AT_ONCE):
+            written += await self._write(keys[start : start + _AT_ONCE])
         return written
 
-    async def _write(self, documents: dict[AttemptKey, LiveDoc]) -> int:
-        reports = []
-        for key, document in documents.items():
-            known = self._followed.get(key)
-            if known is None:
-                continue
-            reports.append(self._report(key, known, live_of(document, self._clock.now())))
-        if not reports:
-            return 0
-        running = await self._database.write(events.record_live, reports)
-        for report in reports:
-            if report.key in running:
-                self._remember(report)
-            else:  # the next report is compared with what the job is by then
-                self.forget(report.key)
+    async def _write(self, keys: Sequence[AttemptKey]) -> int:
+        """What cannot be written is written later, unless there is a newer report."""
+        written = [
+            (key, known, document)
+            for key in keys
+            if (known := self._followed.get(key)) and (document := known.latest) is not None
+        ]
+        reports = [
+            self._report(key, known, live_of(document, self._clock.now()))
+            for key, known, document in written
+        ]
+        running = await self._database.write(events.record_live, reports) if reports else set()
+        for (key, known, document), report in zip(written, reports, strict=True):
+            if known.latest is document:
+                known.latest = None
+            if key not in running:  # the next report is compared with what the job is by then
+                self.forget(key)
+            known.said = _said(report.live)
+            if report.sampled:
+                known.sampled_at = self._clock.monotonic()
+                known.sampled = (report.live.progress, report.live.message)
         return len(running)
 
     def _report(self, key: AttemptKey, known: _Followed, live: Live) -> Report:
@@ -125,14 +119,6 @@ class Progress(Stage):
             sampled=(live.progress, live.message) != known.sampled
             and progress_event_due(now - known.since, since_last_s),
         )
-
-    def _remember(self, report: Report) -> None:
-        known = self._followed.get(report.key)
-        if known is not None:
-            known.said = _said(report.live)
-            if report.sampled:
-                known.sampled_at = self._clock.monotonic()
-                known.sampled = (report.live.progress, report.live.message)
 
 
 def _said(live: Live) -> tuple[int, frozenset[str]]:
