@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from server.agents.agent import Body, Inputs
 from server.domain.agents import RefusedByAgent
@@ -172,8 +173,8 @@ class SentBundles:
         self._sent: dict[str, tuple[str, object]] = {}
         """Digest -> our file, and what is another whenever it is sent. Two files of one digest can
         differ in what is executable: the latest counts."""
-        self._under_way: dict[str, asyncio.Event] = {}
-        """Digest -> set when the request that carries this bundle is answered."""
+        self._sending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Digest -> held by the request that carries this bundle."""
 
     async def send(
         self, bundle: Bundle, first: Callable[[], Awaitable[T]], later: Callable[[], Awaitable[T]]
@@ -184,32 +185,24 @@ class SentBundles:
             first: sends the bundle.
             later: orders it; raises RefusedByAgent with ``bundle_missing`` if it is not there.
         """
+        sending = self._sending.setdefault(bundle.digest, asyncio.Lock())
         while True:
-            sent = self._sent.get(bundle.digest)
-            if sent is not None and sent[0] == bundle.file:
-                try:
-                    return await later()
-                except RefusedByAgent as no:
-                    if no.code != MISSING:
-                        raise
-                    if self._sent.get(bundle.digest) is sent:  # not sent again meanwhile
-                        del self._sent[bundle.digest]
-            elif (under_way := self._under_way.get(bundle.digest)) is not None:
-                await under_way.wait()
-            else:
-                return await self._first(bundle, first)
-
-    async def _first(self, bundle: Bundle, first: Callable[[], Awaitable[T]]) -> T:
-        under_way = self._under_way[bundle.digest] = asyncio.Event()
-        try:
-            found = await first()
-            self._sent.pop(bundle.digest, None)
-            self._sent[bundle.digest] = (bundle.file, under_way)
-            if len(self._sent) > _MAX_REMEMBERED:
-                del self._sent[next(iter(self._sent))]
-            return found
-        finally:
-            self._under_way.pop(bundle.digest).set()
+            async with sending:
+                sent = self._sent.get(bundle.digest)
+                if sent is None or sent[0] != bundle.file:
+                    found = await first()
+                    self._sent.pop(bundle.digest, None)
+                    self._sent[bundle.digest] = bundle.file, object()
+                    if len(self._sent) > _MAX_REMEMBERED:
+                        del self._sent[next(iter(self._sent))]
+                    return found
+            try:
+                return await later()
+            except RefusedByAgent as no:
+                if no.code != MISSING:
+                    raise
+            if self._sent.get(bundle.digest) is sent:  # not sent again meanwhile
+                del self._sent[bundle.digest]
 
 
 def order_of(
