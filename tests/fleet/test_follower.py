@@ -32,7 +32,7 @@ from shared.ids import Start
 from shared.wire import START, AgentHealth
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
+from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, is_intake, page
 from tests.kit.store import core, job
 from tests.kit.waiting import until
 
@@ -40,7 +40,7 @@ from tests.kit.waiting import until
 class Following:
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.clock, self.agent = SimClock(), agent
-        sessions = Sessions(session, session, cast(Contents, None))
+        sessions = Sessions(session, session, cast(Contents, PathsAsNames()))
         self.client = FerrymanAgent(
             "fake", agent.url, sessions, self.clock, server="sim", start=Start(7, "a")
         )
@@ -304,81 +304,60 @@ class PathsAsNames:
             yield stream
 
 
-class Line:
-    """A client that sends a bundle to an agent on a slow disk. That takes the whole body unless it
-    is stuck, and answers when the test says so.
-    """
-
-    def __init__(self, session: aiohttp.ClientSession, *, stuck: bool) -> None:
-        self.agent, self.clock = FakeAgent(ends="Running", trick=self._slow), SimClock()
-        self.taken, self.done, self._stuck = asyncio.Event(), asyncio.Event(), stuck
-        self._session = session
-
-    async def connect(self) -> None:
-        self.registry.mark_up(self.client, await self.client.ask_health())
-
-    async def begin(self, bundle: Path) -> None:
-        sessions = Sessions(self._session, self._session, cast(Contents, PathsAsNames()))
-        self.client = FerrymanAgent(
-            "fake", self.agent.url, sessions, self.clock, server="sim", start=Start(7, "a")
-        )
-        self.registry = Registry([self.client], self.clock)
-        await self.connect()
-        stored = Bundle(str(bundle), bundle.stat().st_size, "d" * 64)
-        self.submit = asyncio.create_task(self.client.submit(job(bundle=stored), Service("s")))
-        await self.taken.wait()
-
-    async def _slow(self, request: web.Request) -> web.StreamResponse | None:
-        if request.path != "/payloads" or request.method != "POST":
-            return None
-        answer = None if self._stuck else await self.agent.submit(request)
-        self.taken.set()
-        await self.done.wait()
-        return answer
-
-
 @asynccontextmanager
 async def sending(
     folder: Path, *, stuck: bool = False, size: int = 32 << 20
-) -> AsyncIterator[Line]:
-    """A bundle is under way."""
+) -> AsyncIterator[tuple[Following, asyncio.Task[Any], asyncio.Event]]:
+    """A bundle is under way to an agent on a slow disk. That takes the whole body unless it is
+    stuck, and answers once the event is set.
+    """
+    agent, taken, done = FakeAgent(ends="Running"), asyncio.Event(), asyncio.Event()
     bundle = folder / "bundle"
     with bundle.open("wb") as file:
         file.truncate(size)
-    async with aiohttp.ClientSession() as session:
-        line = Line(session, stuck=stuck)
-        async with line.agent.listening():
-            await line.begin(bundle)
-            yield line
-            line.done.set()
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        if not is_intake(request):
+            return None
+        answer = None if stuck else await agent.submit(request)
+        taken.set()
+        await done.wait()
+        return answer
+
+    async with followed(agent) as found:
+        agent.trick = slow
+        stored = Bundle(str(bundle), size, "d" * 64)
+        submit = asyncio.create_task(found.client.submit(job(bundle=stored), Service("s")))
+        await taken.wait()
+        yield found, submit, done
+        done.set()
 
 
 async def test_an_agent_that_has_it_may_take_all_the_time_it_needs(tmp_path):
-    async with sending(tmp_path) as line:
-        (body,) = line.client._posts
+    async with sending(tmp_path) as (found, submit, done):
+        (body,) = found.client._posts
         assert (body.sent, body.patience.when()) == (True, None)
-        line.done.set()
-        payload: Any = await line.submit
-        assert (payload.key, line.agent.calls["POST /payloads"]) == ("7.1", 1)
+        done.set()
+        assert ((await submit).key, found.agent.calls["POST /payloads"]) == ("7.1", 1)
 
 
 @each("size, back", [(32 << 20, False), (32 << 20, True), (100, False), (100, True)])
 async def test_an_agent_that_went_away_meanwhile_may_have_it(tmp_path, size, back):
     """Or that was away already when the bundle was sent, and is back."""
-    async with sending(tmp_path, size=size) as line:
+    async with sending(tmp_path, size=size) as (found, submit, _):
         if back:
-            line.client.unreachable = "gone"
-            await line.connect()
+            found.client.unreachable = "gone"
+            found.registry.mark_up(found.client, await found.client.ask_health())
         else:
-            line.registry.mark_down(line.client, "gone")
+            found.registry.mark_down(found.client, "gone")
         with pytest.raises(Unreachable, match="went away before it answered") as problem:
-            await line.submit
+            await submit
         assert problem.value.sent
 
 
 async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(tmp_path, monkeypatch):
     monkeypatch.setattr("server.agents.agent._STALLED_S", 0.5)
-    async with sending(tmp_path, stuck=True) as line:
+    async with sending(tmp_path, stuck=True) as (_, submit, _):
         with pytest.raises(Unreachable, match="stopped taking the bundle") as problem:
-            await line.submit
+            await submit
         assert not problem.value.sent
