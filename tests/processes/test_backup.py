@@ -79,9 +79,10 @@ def test_a_restored_server_serves_no_result_of_what_came_after_the_backup(tmp_pa
         pair.until(running, "Running")
         reply = ferryman("backup", str(tmp_path / "copy"), "--data-dir", str(pair.server.data))
         assert "2 jobs, 2 bundles" in reply
-        after = pair.submit("sleep 3; echo alice > out.txt", "alice")
+        after = pair.submit(f"{(late := Sleep())} || true; echo alice > out.txt", "alice")
         pair.until(after, "Running")
         pair.server.kill()
+        late.end()
         until(lambda: "Completed" in [state for _, state in held(pair)], "it does not end")
         assert len(sleep.pids()) == 1
 
@@ -124,9 +125,10 @@ def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
         with closing(sqlite3.connect(database)) as live:
             copy_database(live, database.with_name(f"{database.name}.schema-{len(MIGRATIONS)}"))
         pair.server.start()
-        since = pair.submit("sleep 1; echo since > out.txt", "alice")
+        since = pair.submit(f"{(late := Sleep())} || true; echo since > out.txt", "alice")
         pair.until(since, "Running")
         pair.server.kill()
+        late.end()
 
         operator.run("rollback")
         pair.server.start()

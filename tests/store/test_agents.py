@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
+from server.domain.agents import REPLACED, AgentRecord, Contact
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -218,27 +218,6 @@ async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
     record = await reached(agents, replace(south, agent_id="x1"), settings)
     assert (record.id, await agents.all_agents()) == ("x3", before)
     assert (await jobs.get(job.id)).agent == "north"
-
-
-async def test_an_agent_that_has_jobs_is_not_retired(agents: Calls, jobs: Jobs) -> None:
-    await reached(agents)
-    job = await held(jobs, "north")
-    assert await agents.set_state("name:north", AgentState.RETIRED, "", idle=True) is None
-    assert (await agents.all_agents())[0].state is AgentState.ACTIVE
-    await held(jobs, "west")
-    await jobs.move(replace(claim(job), before=job.state, attempt=1, to=S_QUEUED, changes={}))
-    retired = await agents.set_state("name:north", AgentState.RETIRED, "old", idle=True)
-    assert retired is not None
-    assert (retired.state, retired.message) == (AgentState.RETIRED, "old")
-
-
-async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes_back(
-    agents: Calls,
-) -> None:
-    for message, state in (("by an operator", AgentState.RETIRED), (REMOVED, AgentState.ACTIVE)):
-        await reached(agents, replace(NORTH, agent_id="x1"))
-        await agents.set_state("x1", AgentState.RETIRED, message)
-        assert shown(await agents.register([NORTH], 60)) == [("north", "x1", str(state))]
 
 
 async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: Calls) -> None:

@@ -1,7 +1,6 @@
 """Batches: children are made once, and counted at each move."""
 
 import asyncio
-import dataclasses
 from typing import Any
 
 import pytest
@@ -93,15 +92,6 @@ async def test_the_line_of_a_task_goes_with_its_files(jobs: Store) -> None:
     assert [one.array_line for one in await jobs.children_of(parent)] == [None, "two"]
 
 
-async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: Store) -> None:
-    parent = await jobs.upload(batch=BatchRequest(((0, 1, 1),)))
-    assert await jobs.claim_fairly(SERVICE, HERE, 10, 20) == []
-    assert await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
-    assert not (await jobs.totals()).slots
-    assert await jobs.in_states([JobState.RUNNING]) == []
-    assert await jobs.attempts(parent.id) == []
-
-
 async def test_children_are_made_once_whoever_makes_them_and_none_of_a_cancelled_parent(jobs):
     parent = await array(jobs, 10, made=4)
     seen = await batch_of(jobs, parent)
@@ -180,23 +170,6 @@ async def test_a_parent_ends_only_as_its_children_were_seen(jobs: Store) -> None
     assert end is not None
     await jobs.moved(to(failed, JobState.QUEUED))
     assert await jobs.end_batch(end, seen) is None, "the child was retried meanwhile"
-
-
-async def test_a_child_is_not_retried_once_its_parent_has_ended(jobs: Store) -> None:
-    parent = await array(jobs, 2)
-    for child in await jobs.claim_fairly(SERVICE, HERE, 2, 40):
-        taken = await jobs.moved(to(child, JobState.SUBMITTED))
-        state = JobState.FAILED if child.child_name == "0" else JobState.COMPLETED
-        await jobs.moved(to(taken, state))
-    seen = await batch_of(jobs, parent)
-    ended = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
-    assert ended is not None
-    over = await jobs.end_batch(ended, seen)
-    assert over is not None
-    assert over.state is JobState.FAILED
-    first, _ = await jobs.children_of(parent)
-    assert await jobs.move(to(first, JobState.QUEUED)) is None
-    await jobs.check()
 
 
 async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(jobs):
@@ -287,24 +260,6 @@ async def test_a_parent_that_is_being_deleted_is_not_retried_and_takes_its_child
     assert await jobs.move(to(over, JobState.QUEUED)) is None
     assert [file for _, file in await jobs.delete(parent.id)] == ["b"]
     assert await is_empty(jobs)
-
-
-async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) -> None:
-    job = await jobs.moved(to(await jobs.claimed(), JobState.SUBMITTED))
-    run = Move(job.id, 1, job.state, JobState.RUNNING, 40, "left children")
-    defer = dataclasses.replace(run, to=JobState.RUNNING, changes={"deferred": True})
-    own = Bundle("children", 5, "of children")
-    assert await jobs.defer(dataclasses.replace(defer, through=(run.steps[0],)), 2, own) == own
-    parent = await jobs.get(job.id)
-    assert parent.deferred
-    (attempt,) = await jobs.attempts(job.id)
-    assert (attempt.state, attempt.ended_at) == (JobState.COMPLETED, 40)
-    seen = await batch_of(jobs, parent)
-    assert await jobs.make_children(seen, rules.folders(["a", "b"]), 50, "")
-    first, _ = await jobs.children_of(parent)
-    assert (first.bundle_folder, first.bundle) == ("a/", own)
-    assert await jobs.files_in_use(["b", "children"]) == {"b", "children"}
-    await jobs.check()
 
 
 async def test_no_transaction_grows_with_the_number_of_children(jobs, monkeypatch):

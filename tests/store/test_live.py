@@ -69,22 +69,6 @@ async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs) -
     assert [one.state for one in await jobs.moves(job.id, 2)] == ["Submitted", "Running"]
 
 
-async def test_what_was_said_before_is_no_event_again(jobs) -> None:
-    job = await running(jobs)
-    first = Live(notices=LINES[:1], output={"a": "1"})
-    await jobs.record_live([report(job, live=first, sampled=False)])
-    more = Live(notices=LINES, output={"a": "2", "b": "3"}, message="")
-    await jobs.record_live([report(job, live=more)])
-    assert notes(await jobs.events(job.id)) == [
-        ("job.notice", "notice", "one"),
-        ("job.output", "info", "a: 1"),
-        ("job.warning", "warning", "two"),
-        ("job.output", "info", "b: 3"),
-    ]
-    job = await jobs.get(job.id)
-    assert (job.output, job.message) == ({"a": "2", "b": "3"}, "Running")
-
-
 @each("wrong", [{"key": AttemptKey(1, 2)}, {"agent": "other"}, {}])
 async def test_nothing_is_written_about_what_does_not_run_there(jobs, wrong) -> None:
     job = await running(jobs)
@@ -99,6 +83,7 @@ async def test_nothing_is_written_about_what_does_not_run_there(jobs, wrong) -> 
 async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs) -> None:
     job = await running(jobs)
     await jobs.record_live([report(job, live=Live(notices=LINES[:1]), sampled=False)])
+    assert (await jobs.get(job.id)).message == "Running", "nothing else was said"
     said = Live(progress=Progress(current=100), notices=LINES, output={"score": "0.93"})
     facts = {"progress": said.progress, "output": said.output}
     end = Move(job.id, 1, job.state, JobState.COMPLETED, 60, "ended", facts=facts, live=said)

@@ -53,15 +53,6 @@ async def test_a_token_is_kept_as_it_is(tokens: Calls) -> None:
     assert await tokens.get("d") is None
 
 
-async def test_a_change_is_kept(tokens: Calls) -> None:
-    for name in "ab":
-        await tokens.insert(token(name), anybody)
-    changed = await tokens.change("a", lambda one: replace(one, revoked_at=7))
-    assert changed == replace(token("a"), revoked_at=7)
-    assert await tokens.all_tokens() == [changed, token("b")]
-    assert await tokens.change("d", lambda one: one) is None
-
-
 async def test_what_is_refused_changes_nothing(tokens: Calls) -> None:
     def refuse(others: Any) -> Any:
         raise ValueError(others)
