@@ -66,8 +66,7 @@ class Follower:
                 await client.state_changed.wait()
                 client.state_changed.clear()
                 continue
-            was_up, contacts = client.reachable, client.contacts
-            since = self._clock.monotonic()
+            contacts, since = client.contacts, self._clock.monotonic()
             try:
                 if isinstance(client, FerrymanAgent):
                     await self._follow(client)
@@ -78,8 +77,7 @@ class Follower:
                 why = str(problem)
                 if isinstance(problem, RefusedByAgent):
                     why = f"agent {client.name} cannot be reached: it says {why}"
-                if was_up or failures == 0 or client.contacts != contacts:
-                    log.warning("agent.down", agent=client.name, error=why)
+                log.warning("agent.down", agent=client.name, error=why)
             except Exception as problem:
                 why = f"agent {client.name}: communication failed: {problem}"
                 log.exception("agent.follow_failed", agent=client.name)

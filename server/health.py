@@ -49,7 +49,6 @@ class Health:
         self._disk = Probe("the data folder", self._check_disk, core.clock)
         self._measured: Disk | None = None
         self._disk_troubles: list[Trouble] = []
-        self._stuck: list[str] = []
         self._aside, self._is_aside = core.settings.server.data_dir / UNKNOWN, False
         self.started_at = core.clock.now()
 
@@ -83,9 +82,8 @@ class Health:
         disk that does not answer, for which a new process would wait, too.
         """
         stuck = self._supervisor.stuck()
-        if stuck and stuck != self._stuck:
+        if stuck:
             log.error("loop.stuck", loops=stuck)
-        self._stuck = stuck
         return not stuck or any(one.kind is _SILENT for one in await self.troubles())
 
     def files_to_look_at(self) -> list[Trouble]:

@@ -50,7 +50,6 @@ class Loop:
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
         self._round_at = self.last_ok
-        self._failed = False
 
     @property
     def last_ok_s(self) -> float:
@@ -81,14 +80,11 @@ class Loop:
                 touched = await self._sweep.run_once()
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
-                self._failed = True
                 if self.failures is not None:
                     self.failures.labels(self.name).inc()
             else:
                 self.last_ok = self._clock.monotonic()
-                if self._failed:
-                    logs.FOLDING.over("sweep.failed", sweep=self.name)
-                    self._failed = False
+                logs.FOLDING.over("sweep.failed", sweep=self.name)
                 wait_s = min(wait_s, self._until_next_s())
                 if touched:
                     log.debug("sweep.done", sweep=self.name, touched=touched)

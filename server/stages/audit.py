@@ -31,7 +31,6 @@ class AuditTrail(Stage):
         super().__init__(core)
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
-        self._failing = False
         self._writing = asyncio.Lock()
         self._cleaned = self._clock.monotonic() - _REMOVE_EVERY_S
 
@@ -57,15 +56,13 @@ class AuditTrail(Stage):
                 self._waiting.extendleft(reversed(entries))
                 if not isinstance(problem, Exception):
                     raise
-                if not self._failing:
-                    waiting = len(self._waiting)
-                    log.warning("audit.not_written", entries=waiting, why=str(problem))
-                self._failing = True
+                waiting = len(self._waiting)
+                log.warning("audit.not_written", entries=waiting, why=str(problem))
                 return written
             written += len(entries)
-        if self._failing or self._dropped:
+        if self._dropped:
             log.warning("audit.written_late", dropped=self._dropped)
-        self._failing, self._dropped = False, 0
+        self._dropped = 0
         return written
 
     async def run_once(self) -> int:

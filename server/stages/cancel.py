@@ -46,7 +46,6 @@ class Cancel(Stage):
         self._tasks = AgentTasks[int]("cancel.failed")
         self.stop = self._tasks.stop
         """The requests to cancel stay stored."""
-        self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
     async def __call__(
         self, principal: Principal, job_id: int, patience_s: float | None = None
@@ -78,10 +77,7 @@ class Cancel(Stage):
 
     async def run_once(self) -> int:
         """Take up what could not be cancelled when it was asked for."""
-        found = await self._database.read(jobs.to_cancel)
-        for over in self._waiting.keys() - {job.id for job in found}:
-            del self._waiting[over]
-        for job in found:
+        for job in await self._database.read(jobs.to_cancel):
             self._start(job)
         return 0
 
@@ -98,9 +94,7 @@ class Cancel(Stage):
                     if not await self._try(job):
                         await wait_for(changed, _CHECK_AGAIN_S, self._clock)
         except AgentError as problem:
-            if self._waiting.get(job_id) != str(problem):
-                self._waiting[job_id] = str(problem)
-                log.info("cancel.waits", job_id=job_id, error=str(problem))
+            log.info("cancel.waits", job_id=job_id, error=str(problem))
         except NoSuchJob:
             pass  # deleted as soon as it had ended
 

@@ -311,9 +311,8 @@ class Get(Stage):
             return
         no_room = problem if isinstance(problem, OSError) and is_disk_full(problem) else None
         if isinstance(problem, AgentError | OSError):
-            if no_room is None or report.tries == 1:
-                error = str(problem)
-                log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=error)
+            error = str(problem)
+            log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=error)
         else:
             log.error("payload.failed", agent=agent.name, key=payload.key, exc_info=problem)
         delay_s = _RETRY_DELAYS_S[min(report.tries, len(_RETRY_DELAYS_S)) - 1]

@@ -330,7 +330,7 @@ async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk
         troubles = [Trouble(TroubleKind.DISK_FULL, "the disk is full")]
         assert not await health.alive()
         assert not await health.alive()
-    assert lines == [{"event": "loop.stuck", "loops": ["cleaner"], "log_level": "error"}]
+    assert lines == 3 * [{"event": "loop.stuck", "loops": ["cleaner"], "log_level": "error"}]
     goes_on.set()
     with capture_logs():
         await supervisor.stop([])
