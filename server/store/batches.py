@@ -24,7 +24,7 @@ _DUE: Final = f"""
     SELECT jobs.id AS id FROM jobs JOIN batches ON batches.parent_id = jobs.id
     WHERE {DEFERRED} AND (
         state = 'Queued' AND not_before = 0 AND hold IS NULL AND cancel_requested_at IS NULL
-        AND service IN ({{services}})
+        AND service {AMONG}
         OR state = 'Running' AND (
             made = completed + failed + cancelled
             OR rest_after IS NOT NULL AND cancel_requested_at IS NULL
@@ -60,14 +60,9 @@ def due(tx: Tx, services: Collection[str], limit: int) -> list[tuple[Job, Batch]
     """Parents for which there is something to do: children to make or to cancel, or all of them
     have ended. ``services``: only of these may queued parents begin.
     """
-    params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
-    sql = _DUE.format(services=", ".join(f":{name}" for name in params) or "NULL")
-    found = []
-    for row in tx.rows(sql, params | {"limit": limit}):
-        batch = get(tx, row["id"])
-        if batch is not None:
-            found.append((jobs.get(tx, row["id"]), batch))
-    return found
+    ids = [row["id"] for row in tx.rows(_DUE, {**among(services), "limit": limit})]
+    parents, found = records.several(tx, ids), several(tx, ids)
+    return [(parents[one], found[one]) for one in ids]
 
 
 def begin(tx: Tx, move: Move) -> Job | None:
@@ -282,20 +277,17 @@ def children_of(
     parent_id: int,
     limit: int,
     after_id: int = 0,
-    among: Collection[JobState] | None = None,
+    states: Collection[JobState] = tuple(JobState),
 ) -> list[Child]:
-    """The children of a job, the first one first, those with an id above ``after_id``. ``among``:
-    those in one of these states; None: all.
+    """The children of a job, the first one first, those with an id above ``after_id`` that are in
+    one of the states.
     """
-    values: dict[str, Any] = {"parent": parent_id, "after": after_id, "limit": limit}
-    states = {f"state{number}": one for number, one in enumerate(among or ())}
-    chosen = "" if among is None else f"AND state IN ({', '.join(f':{name}' for name in states)})"
     rows = tx.rows(
         f"""
         SELECT id, child_name, state, reason FROM jobs
-        WHERE parent_id = :parent AND id > :after {chosen} ORDER BY id LIMIT :limit
+        WHERE parent_id = :parent AND id > :after AND state {AMONG} ORDER BY id LIMIT :limit
         """,  # noqa: S608 - no user input
-        values | states,
+        {**among(states), "parent": parent_id, "after": after_id, "limit": limit},
     )
     return [
         Child(

@@ -207,7 +207,7 @@ async def children(request: web.Request, site: Site) -> web.StreamResponse:
     if frame.job.children is None:
         message = f"job {frame.job.id} has no children"
         raise Refusal(404, "no_batch", message)
-    among = CHOICES[chosen] if chosen else None
+    among = CHOICES[chosen] if chosen else tuple(JobState)
     found = await site.context.database.read_list(
         batches.children_of, frame.job.id, _AT_ONCE + 1, after, among
     )
