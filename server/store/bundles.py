@@ -81,26 +81,21 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
     """Let go of the contents of jobs, and delete those that are rows and that nothing refers to any
     more; kind and name of those that are files.
     """
-    files: list[tuple[FileKind, str]] = []
     params = among(job_ids)
-    bundles = tx.rows(
+    released = tx.rows(
         f"""
-        SELECT file, count(*) AS jobs FROM (
-            SELECT bundle_file AS file FROM jobs WHERE id {AMONG}
-            UNION ALL
-            SELECT bundle_file AS file FROM batches WHERE parent_id {AMONG}
-        ) AS used WHERE file IS NOT NULL GROUP BY file
+        UPDATE bundles SET refs = refs - used.jobs FROM (
+            SELECT file, count(*) AS jobs FROM (
+                SELECT bundle_file AS file FROM jobs WHERE id {AMONG}
+                UNION ALL
+                SELECT bundle_file AS file FROM batches WHERE parent_id {AMONG}
+            ) AS one WHERE file IS NOT NULL GROUP BY file
+        ) AS used WHERE used.file = bundles.file RETURNING bundles.file AS file, refs
         """,  # noqa: S608 - no user input
         params,
     )
-    for row in bundles:
-        left = tx.rows(
-            "UPDATE bundles SET refs = refs - :jobs WHERE file = :file RETURNING refs",
-            {"file": row["file"], "jobs": row["jobs"]},
-        )
-        if not left or left[0]["refs"] <= 0:
-            tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
-            files.append((FileKind.BUNDLE, row["file"]))
+    gone = [row["file"] for row in released if row["refs"] <= 0]
+    tx.rows(f"DELETE FROM bundles WHERE file {AMONG}", among(gone))  # noqa: S608
     results = tx.rows(
         f"""
         SELECT result_file AS file FROM attempts
@@ -108,6 +103,7 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
         """,  # noqa: S608 - no user input
         params,
     )
+    files = [(FileKind.BUNDLE, file) for file in gone]
     files += [(FileKind.RESULT, row["file"]) for row in results]
     for change in (
         "attempts SET result_file = NULL WHERE job_id",
