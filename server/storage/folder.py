@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 from collections.abc import (
-    AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -71,25 +70,15 @@ class Storage:
         for kind in FileKind:
             (folder / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def _store(
-        self, kind: FileKind, name: str, content: AsyncIterable[bytes] | bytes
-    ) -> None:
-        """Store a new file: whole, durable and visible when this returns, or not at all."""
+    def _store(self, kind: FileKind, name: str, content: ScratchFile | bytes) -> None:
+        """A new file: whole, durable and visible when this returns, or not at all. Blocking."""
         final = stored_path(self._folder, kind, name)
+        _make_folder(final)
         if isinstance(content, ScratchFile):
-            await asyncio.to_thread(_move, content.path, final)
+            durable.replace(content.path, final)
             return
-        if isinstance(content, bytes):
-            await asyncio.to_thread(self._write, content, final)
-            return
-        async with self._scratch.file() as file:
-            await file.write(content)
-            await self._store(kind, name, file)
-
-    def _write(self, content: bytes, final: Path) -> None:
-        with self._scratch.file(final.name) as file:
+        with self._scratch.file(name) as file:
             file.reserve(len(content))
-            _make_folder(final)
             durable.store(file.path, content, final)
 
     def open(self, kind: FileKind, name: str) -> AbstractAsyncContextManager[LocalStream]:
@@ -172,18 +161,18 @@ class PendingFiles:
     def __init__(self, storage: Storage, kind: FileKind) -> None:
         self._storage, self._kind, self._names = storage, kind, list[str]()
 
-    async def put(self, content: AsyncIterable[bytes] | bytes) -> str:
+    async def put(self, content: ScratchFile | bytes) -> str:
         """Store the content; its name. Once this returns, it is whole, durable and never changed.
         Raises OSError.
 
-        A scratch file may be taken as it is, without a copy: it is gone then.
+        A scratch file is taken as it is, without a copy: it is gone then.
         """
         storage = self._storage
         name = storage.new_name()
         # First: from the moment it can be listed, it must be known to be no orphan.
         storage._pending.add(name)
         self._names.append(name)
-        await storage._store(self._kind, name, content)
+        await asyncio.to_thread(storage._store, self._kind, name, content)
         return name
 
     def commit(self) -> None:
@@ -196,11 +185,6 @@ class PendingFiles:
         if self._names:
             await self._storage.delete([(self._kind, name) for name in self._names])
             self.commit()
-
-
-def _move(path: Path, final: Path) -> None:
-    _make_folder(final)
-    durable.replace(path, final)
 
 
 def _make_folder(final: Path) -> None:

@@ -11,13 +11,13 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from shared.files import durable
-from shared.files.opened import opened, to_end
+from shared.files.opened import opened
 
 _CHUNK: Final = 1 << 20
 _PATIENCE_S: Final = 0.5
@@ -157,17 +157,6 @@ class ScratchFile:
         self._space._written += self._last
         self._held -= self._last
         self._last = 0
-
-    async def write(self, content: AsyncIterable[bytes]) -> None:
-        """Write the content to the new file. Raises OSError."""
-        gone = partial(durable.remove_quietly, self.path)
-        async with opened(lambda: self.path.open("xb", buffering=0), gone) as file:
-            async for chunk in content:
-                await to_end(partial(self._append, file.fileno(), chunk))
-
-    def _append(self, fd: int, chunk: bytes) -> None:
-        self.reserve(len(chunk))
-        durable.write_all(fd, chunk)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async with opened(partial(LocalStream, self.path)) as stream:

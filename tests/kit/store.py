@@ -316,11 +316,6 @@ def every(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:
     ]
 
 
-async def chunks(*content: bytes) -> AsyncIterator[bytes]:
-    for chunk in content:
-        yield chunk
-
-
 async def read(storage: Storage, kind: FileKind, name: str) -> bytes:
     async with storage.open(kind, name) as stream:
         return b"".join([chunk async for chunk in stream])

@@ -28,7 +28,7 @@ from shared.wire import JobState, Limits
 from tests.kit.dev_program import environment
 from tests.kit.memory_folder import new_folder
 from tests.kit.raw_archives import write_bundle, zipped
-from tests.kit.store import Store, chunks, claim, end
+from tests.kit.store import Store, claim, end
 
 _LARGE = bytes(range(256)) * 200
 RESULT = zipped({"out.txt": b"1", "large": _LARGE}, zipfile.ZIP_STORED)
@@ -63,7 +63,7 @@ class Folder:
             return job
         async with self.storage.pending(FileKind.RESULT) as pending:
             digest = hashlib.sha256(RESULT).hexdigest()
-            result = Result(await pending.put(chunks(RESULT)), len(RESULT), digest)
+            result = Result(await pending.put(RESULT), len(RESULT), digest)
             job = await jobs.moved(end(job, to, expires_at=10**18, result=result))
             pending.commit()
         return job

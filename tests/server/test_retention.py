@@ -38,7 +38,7 @@ from tests.kit.clock import SimClock
 from tests.kit.command_line import ferryman
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.server_http import ServerClient
-from tests.kit.store import Store, chunks, core
+from tests.kit.store import Store, core
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -73,7 +73,7 @@ class World:
     async def add(self, service: str = "short", key: str | None = None) -> Job:
         """A queued job with its file."""
         async with self.storage.pending(FileKind.BUNDLE) as pending:
-            bundle = Bundle(await pending.put(chunks(b"bundle")), 6, "digest")
+            bundle = Bundle(await pending.put(b"bundle"), 6, "digest")
             fields: dict[str, Any] = {"created_at": self.clock.now(), "idempotency_key": key}
             job = await self.jobs.upload(service=service, bundle=bundle, tags=("t",), **fields)
             if job.bundle is not None and job.bundle.file == bundle.file:

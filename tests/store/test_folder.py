@@ -2,11 +2,9 @@
 the disk that stays free.
 """
 
-import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,9 +16,6 @@ from server.domain.jobs import FileKind
 from server.storage import scratch as scratch_module
 from server.storage.folder import Storage, stored_path
 from server.storage.scratch import NoSpace, Scratch, ScratchFile, Space
-from shared.clock import yield_to_loop
-from shared.files import durable
-from tests.kit.store import chunks
 
 R = FileKind.RESULT
 
@@ -37,7 +32,7 @@ def storage(tmp_path: Path, scratch: Scratch) -> Storage:
     return Storage(tmp_path, scratch, lambda: f"{next(numbers):032x}")
 
 
-async def put(storage: Storage, content: bytes | AsyncIterator[bytes] = b"content") -> str:
+async def put(storage: Storage, content: bytes | ScratchFile = b"content") -> str:
     async with storage.pending(R) as pending:
         name = await pending.put(content)
         pending.commit()
@@ -53,15 +48,8 @@ def open_in(folder: Path) -> list[str]:
     return [path.name for path in found if folder in path.parents]
 
 
-@pytest.mark.parametrize(
-    ("content", "steps"),
-    [
-        (chunks(b"content"), ["results/7", "staging/32", "results/2"]),
-        (b"content", ["results/7", "results/32", "results/2"]),
-    ],
-    ids=["stream", "bytes"],
-)
-async def test_content_then_name_are_durable(tmp_path, storage, monkeypatch, content, steps):
+@pytest.mark.parametrize("of_a_file", [False, True])
+async def test_content_then_name_are_durable(tmp_path, storage, scratch, monkeypatch, of_a_file):
     """Both before their name is given to anybody."""
     synced: list[str] = []
     real = os.fsync
@@ -72,8 +60,10 @@ async def test_content_then_name_are_durable(tmp_path, storage, monkeypatch, con
         real(fd)
 
     monkeypatch.setattr(os, "fsync", noted)
-    await put(storage, content)
-    assert synced == steps
+    with scratch.file("f" * 32) as file:
+        file.path.write_bytes(b"content")
+        await put(storage, file if of_a_file else b"content")
+    assert synced == ["results/7", "staging/32" if of_a_file else "results/32", "results/2"]
     assert list((tmp_path / "staging").iterdir()) == []
 
 
@@ -88,39 +78,6 @@ async def test_a_scratch_file_is_moved_not_copied(tmp_path, storage, scratch):
     assert stored_path(tmp_path, R, name).stat().st_ino == inode
     async with storage.local_copy(R, name) as path:
         assert path.stat().st_ino == inode
-
-
-async def test_a_cancelled_write_lands_in_no_other_file(tmp_path, storage, scratch, monkeypatch):
-    """While its thread still asks the disk, nobody else gets the number of its file."""
-    asked, answer, written = threading.Event(), threading.Event(), threading.Event()
-    write_all = durable.write_all
-
-    def slow(_: Scratch) -> int:
-        asked.set()
-        assert answer.wait(60), "nobody let the disk answer"
-        return 1 << 30
-
-    def noted(fd: int, data: bytes) -> None:
-        try:
-            write_all(fd, data)
-        finally:
-            written.set()
-
-    monkeypatch.setattr(Scratch, "free_bytes", slow)
-    monkeypatch.setattr(durable, "write_all", noted)
-    storing = asyncio.create_task(put(storage, chunks(b"of ann")))
-    assert await asyncio.to_thread(asked.wait, 60), "the disk was not asked"
-    for _ in range(2):
-        storing.cancel()
-        for _ in range(10):
-            await yield_to_loop()
-    with (tmp_path / "of bob").open("xb"):
-        answer.set()
-        assert await asyncio.to_thread(written.wait, 60), "nothing was written"
-        await asyncio.wait([storing])
-    assert storing.cancelled()
-    assert (tmp_path / "of bob").read_bytes() == b""
-    assert list((tmp_path / "staging").iterdir()) == []
 
 
 async def test_what_a_slow_disk_said_before_refuses_nothing(tmp_path, scratch, monkeypatch):
@@ -161,7 +118,7 @@ async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: Stora
 async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(tmp_path, storage):
     """An agent may take minutes over what is sent to it, and descriptors are few."""
     for size in (0, 10, 3 << 20):
-        name = await put(storage, chunks(b"x" * size))
+        name = await put(storage, b"x" * size)
         async with storage.open(R, name) as stream:
             assert open_in(tmp_path) == ([name] if size > 10 else [])
             async for _ in stream:
