@@ -23,7 +23,7 @@ from server.agents.registry import Registry
 from server.api.audit import Recorder
 from server.api.routes import OPEN_PATHS, ROUTES, add_routes
 from server.api.server_status import status_of
-from server.domain.errors import NotReloaded
+from server.domain.errors import Conflict
 from server.http.context import Context
 from server.http.permits import BrowserSessions, SignedRequests, login_path
 from server.http.problems import problems
@@ -343,7 +343,7 @@ async def _prepare_pages(clock: Clock) -> None:
 
 
 async def _reload(context: Context) -> None:
-    with contextlib.suppress(NotReloaded):  # the log says why
+    with contextlib.suppress(Conflict):  # the log says why
         await context.reload()
 
 

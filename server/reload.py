@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from server.domain.errors import NotReloaded
+from server.domain.errors import Conflict
 from server.fleet import Fleet
 from server.settings.load import LiveSettings, check_tokens
 from server.settings.tables import ServerSettings, ServerTable
@@ -58,7 +58,7 @@ class Reload:
         """Apply what has changed: all that is not to wait for a restart, or nothing.
 
         Raises:
-            NotReloaded: the settings are wrong, and those before are in use.
+            Conflict: the settings are wrong, and those before are in use.
             DatabaseUnavailable: agents cannot be exchanged; the same.
         """
         async with self._one_at_a_time:
@@ -68,7 +68,8 @@ class Reload:
                 log.warning("settings.not_reloaded", why=str(problem))
                 if isinstance(problem, DatabaseUnavailable):
                     raise
-                raise NotReloaded(str(problem)) from problem
+                message = f"nothing was changed, the settings are wrong: {problem}"
+                raise Conflict("settings_not_reloaded", message) from problem
 
     async def _reload(self) -> Reloaded:
         new, old = await asyncio.to_thread(self._read), self._settings.tables

@@ -52,14 +52,6 @@ class NotAllowed(FerrymanError):
         super().__init__("not_allowed", message)
 
 
-class NotReloaded(Conflict):
-    """The settings cannot be used as they are in the file now."""
-
-    def __init__(self, why: str) -> None:
-        message = f"nothing was changed, the settings are wrong: {why}"
-        super().__init__("settings_not_reloaded", message)
-
-
 class NoSuchAgent(NotFound):
     def __init__(self, name: str) -> None:
         super().__init__("agent_not_found", f"this server knows no agent {name[:64]}")

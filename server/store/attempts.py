@@ -14,7 +14,6 @@ from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState
 
-_ALL: Final = 2**62
 _FROM_THE_JOB: Final = ("agent", "payload_id", "submitted_at", "started_at")
 """Fields that a move sets in both rows."""
 
@@ -120,13 +119,13 @@ def keep_joined(tx: Tx, key: AttemptKey, result: Result, sha256: str) -> None:
     )
 
 
-def newest(tx: Tx, job_id: int, most: int | None = None) -> list[Attempt]:
-    """The newest of the attempts that an agent took (None: all), the first one first."""
+def newest(tx: Tx, job_id: int, most: int) -> list[Attempt]:
+    """The newest of the attempts that an agent took, the first one first."""
     rows = tx.rows(
         """
         SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number DESC LIMIT :most
         """,
-        {"job_id": job_id, "most": _ALL if most is None else most},
+        {"job_id": job_id, "most": most},
     )
     return [records.attempt(row) for row in reversed(rows)]
 

@@ -42,7 +42,6 @@ _ATTEMPT: Final = """
     WHERE job_id = :id AND number = :attempt
 """
 
-_NO_END: Final = 2**62
 _SLICE: Final = 2_000
 """Events that one page looks at, whatever it is to show."""
 _COLUMNS: Final = (
@@ -130,11 +129,11 @@ def append_live(
     return bool(unwritten)
 
 
-def of_job(tx: Tx, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
+def of_job(tx: Tx, job_id: int, after: int, limit: int) -> list[Event]:
     """What happened to the job, oldest first, from behind ``after``. Raises NoSuchJob."""
     rows = tx.rows(
         "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit",
-        {"id": job_id, "after": after, "limit": _NO_END if limit is None else limit},
+        {"id": job_id, "after": after, "limit": limit},
     )
     if not rows and not tx.rows("SELECT 1 FROM jobs WHERE id = :id", {"id": job_id}):
         raise NoSuchJob(job_id)
@@ -163,19 +162,14 @@ def page(tx: Tx, where: Filter, after: int, limit: int) -> EventsPage:
         {"after": after, "slice": _SLICE},
     )
     reached, full = slice_["reached"] or after, slice_["count"] == _SLICE
-    given = {
-        "user_id": where.user_id,
-        "service": where.service,
-        "submitted_by": where.submitted_by,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: getattr(where, name) for name in ("user_id", "service", "submitted_by")}
+    given = {name: value for name, value in chosen.items() if value is not None}
     fits = "".join(f" AND jobs.{name} = :{name}" for name in given)
     rows = tx.rows(
         # CROSS: the events of the slice are read, and the job of each looked up.
         f"""
-        SELECT events.* FROM events {"CROSS JOIN jobs" if given else ""}
-        WHERE seq > :after AND seq <= :reached
-        {"AND jobs.id = events.job_id" if given else ""} {fits} ORDER BY seq LIMIT :limit
+        SELECT events.* FROM events CROSS JOIN jobs ON jobs.id = events.job_id
+        WHERE seq > :after AND seq <= :reached {fits} ORDER BY seq LIMIT :limit
         """,  # noqa: S608 - no user input
         {"after": after, "reached": reached, "limit": limit + 1} | given,
     )

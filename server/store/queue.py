@@ -53,16 +53,13 @@ def waits_since(tx: Tx, services: Collection[str]) -> dict[str, Micros]:
     """Service -> since when the queued job waits that waits longest, children that are held back
     left out; those that have none are missing.
     """
-    found = {}
-    for service in services:
-        since = f"""
-            SELECT {WAITS_SINCE} AS since FROM jobs
-            WHERE state = 'Queued' AND hold IS NULL AND service = :service
-            ORDER BY {WAITS_SINCE} LIMIT 1
-        """  # noqa: S608 - no user input
-        for row in tx.rows(since, {"service": service}):
-            found[service] = row["since"]
-    return found
+    since = f"""
+        SELECT {WAITS_SINCE} AS since FROM jobs
+        WHERE state = 'Queued' AND hold IS NULL AND service = :service
+        ORDER BY {WAITS_SINCE} LIMIT 1
+    """  # noqa: S608 - no user input
+    rows = {service: tx.rows(since, {"service": service}) for service in services}
+    return {service: found[0]["since"] for service, found in rows.items() if found}
 
 
 def next_due(tx: Tx) -> Micros | None:

@@ -56,11 +56,11 @@ def _by_name(*functions: Callable[..., Any]) -> Mapping[str, Callable[..., Any]]
 
 
 _READS: Final[Mapping[str, Callable[..., Any]]] = {
-    "events": events.of_job,
+    "events": lambda tx, job, after=0, limit=10**9: events.of_job(tx, job, after, limit),
     "latest_events": events.latest,
     "all_events": events.page,
     "moves": events.moves,
-    "attempts": attempts.newest,
+    "attempts": lambda tx, job, most=10**9: attempts.newest(tx, job, most),
     "attempt": attempts.get,
     "users": users.named,
     "waiting_users": users.waiting,
