@@ -10,7 +10,6 @@ from aiohttp import hdrs, web
 
 from server.domain.access import Area
 from server.domain.errors import BadField
-from server.domain.media_types import saved_as, shown_as
 from server.domain.permits import Shows
 from server.http.context import Context
 from server.http.files import (
@@ -22,6 +21,7 @@ from server.http.files import (
     requested_attempt,
 )
 from server.http.logs import FILES, live_agent
+from server.http.media_types import saved_as, shown_as
 from server.http.params import Param, flag, flag_param, int_param, whole, word
 from server.http.requested_job import requested_job
 from server.http.route import JOB, Route

@@ -20,10 +20,10 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.agents import AgentError, RefusedByAgent
 from server.domain.errors import BadField
 from server.domain.jobs import Attempt, Job
-from server.domain.media_types import media_type
 from server.http import documents
 from server.http.context import Context
 from server.http.logs import FILES, find_attempt, live_agent, nothing_left, why_not
+from server.http.media_types import media_type
 from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.reads import MOST_NAMES, Names

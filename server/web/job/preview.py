@@ -11,11 +11,11 @@ from aiohttp import hdrs, web
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.jobs import Attempt, Job
-from server.domain.media_types import media_type, shown_as
 from server.domain.permits import Shows
 from server.http.context import Context
 from server.http.files import OpenedFile, files_beside, opened_file, requested_attempt
 from server.http.logs import FILES, live_agent
+from server.http.media_types import media_type, shown_as
 from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
