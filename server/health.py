@@ -9,7 +9,7 @@ import structlog
 from server.domain.troubles import Trouble, TroubleKind
 from server.loops import Supervisor
 from server.stages.clean import Clean
-from server.stages.results import WaitingResults
+from server.stages.results import Results
 from server.stages.stage import Core
 from server.store.data_folder import UNKNOWN
 from shared.probe import Probe, is_silent
@@ -42,7 +42,7 @@ class Health:
         core: Core,
         supervisor: Supervisor,
         clean: Clean,
-        waiting: WaitingResults,
+        waiting: Results,
     ) -> None:
         self._core, self._database, self._supervisor = core, core.database, supervisor
         self._clean, self._waiting = clean, waiting

@@ -57,7 +57,7 @@ class ServerMetrics(ProgramMetrics):
         found += _of_disk(await of.health.disk(), (await of.health.database_bytes())[0])
         found += _of_agents(of.fleet, records)
         found += _of_services(services, of.fleet)
-        waiting, text = {"disk": len(of.get.results.waiting)}, "Results that cannot be stored now."
+        waiting, text = {"disk": len(of.get.results)}, "Results that cannot be stored now."
         found.append(_each("ferryman_results_waiting", text, "reason", waiting))
         found.append(_one("ferryman_store_readable", "1: the store could be read.", bool(stored)))
         return found

@@ -241,7 +241,7 @@ async def status_of(context: Context) -> StatusDoc:
             f"agent {name} gets no new jobs: what a job left there does not fit on the disk",
             name,
         )
-        for name in sorted(context.get.results.waiting.held())
+        for name in sorted(context.get.results.held())
     ]
     found = sorted(
         [*found, *_of_services(context)], key=lambda one: one.kind not in SERVER_TROUBLES

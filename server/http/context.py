@@ -114,13 +114,13 @@ class Context(Core):
         self.webhooks = Webhooks(self, self.receivers, identity, machine)
         self.clean = Clean(self, self.delete, record.keep)
         self.statistics = Statistics(self)
-        self.waiting = Waiting(self, self.statistics, self.get.results.waiting)
+        self.waiting = Waiting(self, self.statistics, self.get.results)
         self.forget_user = ForgetUser(self, self.delete, self.schedules, self.tokens, self.audit)
         # The agents, and how everything is.
         self.agents = Agents(self)
         self.connections = Fleet(self, identity, self.agents, self.deliver, self.poll, self.get)
         self.supervisor, self.lag = Supervisor(), EventLoopLag(self.clock)
-        self.health = Health(self, self.supervisor, self.clean, self.get.results.waiting)
+        self.health = Health(self, self.supervisor, self.clean, self.get.results)
         self.reload = Reload(
             self.settings, read, self.connections, self.services, self.known, self.tokens
         )

@@ -42,7 +42,7 @@ class Cancel(Stage):
     def __init__(self, core: Core, get: Get) -> None:
         super().__init__(core)
         self._inbox = get.inbox
-        self._no_room = get.results.waiting
+        self._no_room = get.results
         self._tasks = AgentTasks[int]("cancel.failed")
         self.stop = self._tasks.stop
         """The requests to cancel stay stored."""

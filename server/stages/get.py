@@ -135,7 +135,7 @@ class Get(Stage):
         """
         self.progress.forget_agent(agent)
         for which in self.inbox.forget_agent(agent):  # first: a round starts no more of them
-            self.results.waiting.done(which)
+            self.results.done(which)
         await self._tasks.stop(agent)
 
     async def lost(self, job: Job, message: str) -> None:
@@ -242,7 +242,7 @@ class Get(Stage):
         return not settled.expected or settled.job is not None
 
     def _done(self, report: Report) -> None:
-        self.results.waiting.done(report.which)
+        self.results.done(report.which)
         self.inbox.done(report)
 
     # -- one payload, in a task of its own
@@ -272,16 +272,15 @@ class Get(Stage):
         agent, payload, job = report.agent, settled.payload, settled.job
         assert job is not None, "it is expected"
         payload = await self._fitting(report, payload, job)
-        with self.results.slot_released(job.key):
-            async with self._storage.pending(FileKind.RESULT) as pending:
-                result = None
-                if payload.result is not None:
-                    result = await self.results.fetch(
-                        *(agent, payload.id, payload.result, report.result, pending)
-                    )
-                ended = await self._end_with(report, job, payload, result)
-                if ended:
-                    pending.commit()
+        async with self._storage.pending(FileKind.RESULT) as pending:
+            result = None
+            if payload.result is not None:
+                result = await self.results.fetch(
+                    *(agent, payload.id, payload.result, report.result, pending)
+                )
+            ended = await self._end_with(report, job, payload, result)
+            if ended:
+                pending.commit()
         if ended:
             await agent.acknowledge(payload.id, payload.key)
         return ended
@@ -354,7 +353,7 @@ class Get(Stage):
     async def _wait_for_room(self, report: Report, problem: OSError) -> None:
         """The result waits. Its job says so, unless it is only for a moment."""
         size = report.payload.result.size if report.payload.result else 0
-        why = await self.results.waiting.add(report.which, problem, size)
+        why = await self.results.add(report.which, problem, size)
         if report.tries > 1 or not why.is_brief:
             await self._show_as_unknown(report, f"{WAITS_FOR_ROOM} {why}")
 
@@ -416,10 +415,10 @@ class Get(Stage):
         nobody waits for it. Raises NoRoom: it has to wait.
         """
         if payload.result is not None and payload.result.size > UNCHECKED:
-            payload = outcome.fitting(payload, await self.results.waiting.most())
+            payload = outcome.fitting(payload, await self.results.most())
         if payload.result is not None:
             try:
-                await self.results.waiting.check(report.which, payload.result.size)
+                await self.results.check(report.which, payload.result.size)
             except NoRoom as full:
                 if full.is_brief or job.state is not JobState.CANCELLED:
                     raise

@@ -204,6 +204,13 @@ class Inbox:
         report = self._waiting.get(which) or self._busy.get(which)
         return 0 if report is None else report.tries
 
+    def ended(self) -> dict[AttemptKey, str]:
+        """Attempts that have ended, by their agents' words, and are being looked at; with these
+        agents. They need no slot there, though their jobs may still hold one.
+        """
+        ended = (one for one in self._busy.values() if one.payload.status in outcome.ENDED)
+        return {one.key: one.agent.name for one in ended}
+
     def taken(self) -> set[AttemptKey]:
         """Attempts that an agent has taken, and that is about to be written."""
         return {

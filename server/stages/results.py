@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from server.agents.agent import Agent
@@ -17,7 +17,6 @@ from server.storage.contents import Contents
 from server.storage.folder import PendingFiles
 from server.storage.scratch import Scratch
 from shared.clock import Clock
-from shared.ids import AttemptKey
 from shared.units.durations import say_duration
 from shared.units.sizes import say_count, say_size
 from shared.wire import ResultInfo
@@ -70,24 +69,32 @@ def is_disk_full(problem: BaseException) -> bool:
     return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-class WaitingResults:
-    """Results that wait for room on the server's disk. The oldest are tried first; one that does
-    not fit does not hold up those behind it that do. An agent with one that does not fit gets no
-    new job; when all have one, no upload is taken. So what an agent says that it has holds up its
-    own work, not that of others.
+class Results:
+    """Downloads and stores results, whole and checked, and knows which wait for room on the
+    server's disk.
+
+    The oldest of those are tried first; one that does not fit does not hold up those behind it that
+    do. An agent with one that does not fit gets no new job; when all have one, no upload is taken.
+    So what an agent says that it has holds up its own work, not that of others.
 
     Args:
         on_end: called when one waits no more.
     """
 
-    def __init__(self, scratch: Scratch, clock: Clock, on_end: Callable[[], None]) -> None:
-        self._scratch, self._clock, self._on_end = scratch, clock, on_end
+    def __init__(
+        self, contents: Contents, scratch: Scratch, clock: Clock, on_end: Callable[[], None]
+    ) -> None:
+        self._contents, self._scratch, self._clock = contents, scratch, clock
+        self._on_end = on_end
+        self._downloads: dict[str, asyncio.Semaphore] = {}
+        """agent -> its share of downloads"""
         self._waiting: dict[Payload, tuple[float, NoRoom]] = {}
         """Since when (monotonic), and why; the oldest first."""
         self._available = 0
         """Bytes that might be used when it was looked last."""
 
     def __len__(self) -> int:
+        """How many wait."""
         return len(self._waiting)
 
     def __contains__(self, which: Payload) -> bool:
@@ -157,40 +164,6 @@ class WaitingResults:
         with suppress(OSError):
             self._available = await asyncio.to_thread(self._scratch.measure)
         return self._available
-
-
-class Results:
-    """Downloads and stores results, whole and checked.
-
-    Args:
-        on_slot: called when a slot of an agent has become free, and when a result waits no more.
-
-    Attributes:
-        waiting: those that the disk has no room for.
-    """
-
-    def __init__(
-        self, contents: Contents, scratch: Scratch, clock: Clock, on_slot: Callable[[], None]
-    ) -> None:
-        self._contents, self._scratch, self._on_slot = contents, scratch, on_slot
-        self._downloads: dict[str, asyncio.Semaphore] = {}
-        """agent -> its share of downloads"""
-        self._ended = set[AttemptKey]()
-        self.waiting = WaitingResults(scratch, clock, on_slot)
-
-    def ended(self) -> set[AttemptKey]:
-        """Attempts that have ended, whose jobs have not yet: they need no slot of their agent."""
-        return set(self._ended)
-
-    @contextmanager
-    def slot_released(self, key: AttemptKey) -> Iterator[None]:
-        """While the result of an attempt is fetched, its slot at the agent is free already."""
-        self._ended.add(key)
-        self._on_slot()
-        try:
-            yield
-        finally:
-            self._ended.discard(key)
 
     async def fetch(
         self,

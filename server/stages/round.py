@@ -82,7 +82,7 @@ class Round(Stage):
                 offers,
                 _MAX_CLAIMED,
                 self._clock.now(),
-                self._get.results.ended(),
+                self._get.inbox.ended(),
                 self._services,
             )
         answers = await asyncio.gather(*settling, return_exceptions=True)
@@ -104,7 +104,7 @@ class Round(Stage):
 
     def _offers(self, queued: Collection[str]) -> list[Offer]:
         """The services with the agents that take jobs of them now."""
-        hold = self._get.results.waiting.hold
+        hold = self._get.results.hold
         offers = []
         for name in queued:
             service = self._services.get(name)

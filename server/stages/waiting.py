@@ -10,7 +10,7 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate, Limit, Recent, before_in_service, rounded_at, wait_s
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
-from server.stages.results import WaitingResults
+from server.stages.results import Results
 from server.stages.stage import Core, Stage
 from server.stages.statistics import Statistics
 from server.store import batches, dependencies, queue, totals
@@ -41,7 +41,7 @@ class Waiting(Stage):
         results: those that do not fit on the server's disk, so that their agents get no job.
     """
 
-    def __init__(self, core: Core, statistics: Statistics, results: WaitingResults) -> None:
+    def __init__(self, core: Core, statistics: Statistics, results: Results) -> None:
         super().__init__(core)
         self._statistics, self._results = statistics, results
 

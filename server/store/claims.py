@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from server.domain import choose
@@ -53,7 +53,7 @@ def claim(
     offers: Sequence[Offer],
     most: int,
     at: Micros,
-    ended: Collection[AttemptKey],
+    ended: Mapping[AttemptKey, str],
     services: Mapping[str, Service],
 ) -> Claimed:
     """Let delayed jobs come due, and claim jobs of each service as :func:`claim_fairly` does,
@@ -86,7 +86,7 @@ def claim_fairly(
     candidates: Sequence[Candidate],
     most: int,
     at: Micros,
-    ended: Collection[AttemptKey],
+    ended: Mapping[AttemptKey, str],
     services: Mapping[str, Service],
 ) -> list[Job]:
     """Queued → Processing for the jobs of a service whose turn it is, in one transaction that
@@ -96,7 +96,7 @@ def claim_fairly(
     Args:
         candidates: the agents that take jobs of it now.
         most: at most so many.
-        ended: attempts that need no slot of their agent any more, though their jobs hold one.
+        ended: attempts that need no slot of this agent any more, though their jobs hold one.
         services: all, since their jobs hold slots of the same agents.
 
     Returns:
@@ -153,16 +153,16 @@ def _held(
     tx: Tx,
     service: str,
     candidates: Sequence[Candidate],
-    ended: Collection[AttemptKey],
+    ended: Mapping[AttemptKey, str],
     services: Mapping[str, Service],
 ) -> tuple[Mapping[str, int], dict[str, float], dict[str, int]]:
     """Jobs of each user of the service; of each candidate the slots that jobs need, and the jobs of
     the service.
     """
     totals, over = all_of(tx), Totals()
-    for key in ended:
+    for key, agent in ended.items():
         holder = totals.holders.get(key.job_id)
-        if holder is not None and holder.attempt == key.attempt:
+        if holder is not None and (holder.attempt, holder.agent) == (key.attempt, agent):
             over.add(key.job_id, holder)
     packs = {one.name: one.pack for one in services.values() if one.pack > 1}
     held, runs = dict[str, float](), dict[str, int]()

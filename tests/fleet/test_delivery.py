@@ -92,7 +92,7 @@ async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_resu
     assert await world.state(jobs[2]) is not JobState.QUEUED
     await world.clock.advance(30.0)
     assert await world.state(jobs[0]) is JobState.COMPLETED
-    assert world.get.results.ended() == set()
+    assert world.get.inbox.ended() == {}
 
 
 async def test_an_end_is_left_to_the_next_connection_while_its_agent_is_away(world):
@@ -329,7 +329,7 @@ async def test_a_report_is_kept_though_nothing_can_be_done_for_it(world):
     full = OSError(errno.ENOSPC, "no space left on device")
     with (
         mock.patch("server.storage.contents.Contents.keep", side_effect=full),
-        mock.patch("server.stages.results.WaitingResults.add", side_effect=RuntimeError("threads")),
+        mock.patch("server.stages.results.Results.add", side_effect=RuntimeError("threads")),
     ):
         south.end(payload, PayloadState.COMPLETED)
         await world.settle()
@@ -350,14 +350,14 @@ async def test_no_report_of_a_former_connection_is_followed_by_a_round_that_was_
     first.content = second.content = None
     world.get.settled(first, await world.get.settle(first))
     await world.settle()
-    await world.get.results.waiting.add(first.which, NoRoom(1 << 60, 0), 1 << 60)
+    await world.get.results.add(first.which, NoRoom(1 << 60, 0), 1 << 60)
     settled = await world.get.settle(second)
     stopping = asyncio.create_task(world.get.stop(south.name))
     await yield_to_loop()
     world.get.settled(second, settled)
     await stopping
     assert second.which not in world.get._tasks
-    assert not len(world.get.results.waiting)
+    assert not len(world.get.results)
 
 
 async def test_of_a_job_that_was_cancelled_nothing_is_followed_any_more(world):

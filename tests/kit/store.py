@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
@@ -129,7 +129,7 @@ class Jobs:
         candidates: Sequence[Candidate],
         most: int,
         at: int,
-        ended: Collection[AttemptKey] = (),
+        ended: Mapping[AttemptKey, str] = MappingProxyType({}),
     ) -> list[Job]:
         given = (service, candidates, most, at, ended, self.services)
         return await self.database.write(claims.claim_fairly, *given)

@@ -195,7 +195,7 @@ class World:
         self.accept = Accept(core)
         self.get = Get(core, self.report_delay_s)
         self.statistics = Statistics(core)
-        self.waiting = Waiting(core, self.statistics, self.get.results.waiting)
+        self.waiting = Waiting(core, self.statistics, self.get.results)
         self.poll = Poll(core, self.get)
         self.deliver = Deliver(core, self.get)
         inputs: Any = self.deliver._inputs

@@ -17,7 +17,7 @@ from server.stages import merged_results as merged_module
 from server.stages.deferral import children_of
 from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
-from server.stages.results import NoRoom, WaitingResults
+from server.stages.results import NoRoom, Results
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import batches, bundles
@@ -39,7 +39,8 @@ class Disk:
     def __init__(self, available: int) -> None:
         self.available, self.ends, self.clock = available, list[None](), SimClock()
         scratch: Any = SimpleNamespace(measure=self._look)
-        self.results = WaitingResults(scratch, self.clock, lambda: self.ends.append(None))
+        contents: Any = None
+        self.results = Results(contents, scratch, self.clock, lambda: self.ends.append(None))
 
     def _look(self) -> int:
         if self.available < 0:

@@ -128,15 +128,18 @@ async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(jo
     one, of = [Candidate("node", 1)], Service("s")
     (job,) = await claim(jobs, of, 9, one)
     assert await claim(jobs, of, 9, one) == []
-    (second,) = await claim(jobs, of, 9, one, [job.key])
-    assert await claim(jobs, of, 9, one, [job.key]) == []
+    assert await claim(jobs, of, 9, one, {job.key: "liar"}) == []
+    (second,) = await claim(jobs, of, 9, one, {job.key: "node"})
+    assert await claim(jobs, of, 9, one, {job.key: "node"}) == []
     await jobs.moved(end(second, JobState.FAILED))
     await jobs.to(job, JobState.QUEUED, changes={"agent": None})
-    (again,) = await claim(jobs, of, 9, one, [job.key])
+    (again,) = await claim(jobs, of, 9, one, {job.key: "node"})
     assert (again.id, again.attempt) == (job.id, 2)
-    assert await claim(jobs, of, 9, one, [job.key]) == []
+    assert await claim(jobs, of, 9, one, {job.key: "node"}) == []
     quota = Service("s", runs_per_user=1)
-    assert await claim(jobs, quota, 9, ANY, [again.key]) == [], "quotas count it all the same"
+    assert await claim(jobs, quota, 9, ANY, {again.key: "node"}) == [], (
+        "quotas count it all the same"
+    )
 
 
 async def test_a_users_jobs_are_sent_by_priority_and_then_by_age(jobs: Store) -> None:
