@@ -27,7 +27,7 @@ from server.stages.agents import Agents
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
-from server.stages.stage import Core
+from server.stages.stage import AgentTasks, Core
 from server.store.identity import Identity
 from shared.clock import Clock, wait_for
 from shared.sqlite.files import DatabaseUnavailable
@@ -205,8 +205,7 @@ class Fleet:
         )
         self._known: dict[str, _Known] = {}
         self._applying = asyncio.Lock()
-        self._following: dict[str, asyncio.Task[None]] | None = None
-        """By agent; None: the server does not run yet."""
+        self._following, self._is_running = AgentTasks[str]("agent.not_followed"), False
 
     @property
     def clients(self) -> Mapping[str, Agent]:
@@ -229,11 +228,8 @@ class Fleet:
             before = self._known
             known = {name: await self._use(name, table) for name, table in tables.items()}
             removed = before.keys() - known.keys()
-            replaced = {
-                name
-                for name in before.keys() & known.keys()
-                if before[name].client is not known[name].client
-            }
+            both = before.keys() & known.keys()
+            replaced = {name for name in both if before[name].client is not known[name].client}
             addresses = {one.address for one in known.values()}
             renamed = {name for name in removed if before[name].address in addresses}
             try:
@@ -249,11 +245,9 @@ class Fleet:
                 for one in known.values():
                     _change_in_place(one.client, one.table)
             finally:
-                running = self._following is not None
-                if running:
-                    self._follow()
+                self._follow()
                 self._on_change()
-            if running:
+            if self._is_running:
                 _log(before, known)
             for name in sorted(removed):
                 before[name].client.cut_off("it was taken out of the settings")
@@ -274,27 +268,21 @@ class Fleet:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the agents until ``stop``, or until it is cancelled."""
-        self._following = {}
+        self._is_running = True
         self._follow()
         try:
             await stop.wait()
         finally:
-            await self._stop_following(self._following)
+            await self._following.stop()
 
     def _follow(self) -> None:
-        """Whoever is not followed yet."""
-        assert self._following is not None, "it runs"
-        for name, one in self._known.items():
-            if name not in self._following:
-                follower = Follower(one.client, self._core, self._get, self._agents)
-                self._following[name] = asyncio.create_task(follower.run())
+        """Whoever is not followed yet, once the server runs."""
+        for name, one in self._known.items() if self._is_running else ():
+            follower = Follower(one.client, self._core, self._get, self._agents)
+            self._following.start(name, name, follower.run)
 
     async def _stop_following(self, names: Collection[str]) -> None:
-        following = self._following or {}
-        tasks = [following.pop(name) for name in list(names) if name in following]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*map(self._following.stop, names))
 
     async def _use(self, name: str, table: AgentTable) -> _Known:
         """The agent as it is known, or else newly made. Reads files, in a thread."""

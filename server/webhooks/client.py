@@ -81,10 +81,15 @@ class HttpWebhookClient:
         problem: str | None = None
         is_final = False
         looked_at: list[str | None] = []
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": self._agent,
+            "webhook-id": webhook_id,
+            "webhook-timestamp": str(at_s),
+            "webhook-signature": signature,
+        }
         try:
-            status, retry_after_s = await self._send(
-                *(delivery, signature, webhook_id, at_s, looked_at)
-            )
+            status, retry_after_s = await self._send(delivery, headers, looked_at)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             is_final = bool(looked_at) and all(looked_at)
             problem = looked_at[0] if is_final else _describe(error)
@@ -95,30 +100,28 @@ class HttpWebhookClient:
         return Try(delivery.tries, begun, seconds, status, problem, retry_after_s, is_final)
 
     async def _send(
-        self,
-        delivery: Delivery,
-        signature: str,
-        webhook_id: str,
-        at_s: int,
-        looked_at: list[str | None],
+        self, delivery: Delivery, headers: dict[str, str], looked_at: list[str | None]
     ) -> tuple[int, float | None]:
-        """Args:
-        looked_at: gets for each address why it may not be reached; None: it may.
+        """Status, and ``Retry-After``. ``looked_at`` gets for each address that is tried why it may
+        not be reached; None: it may.
         """
+
+        def reachable(info: tuple[Any, ...]) -> socket.socket:
+            """The socket for an address, as aiohttp asks for it, if the address may be reached."""
+            family, kind, protocol, _, address = info
+            refusal = self._allowed.refusal(delivery.target, ip_address(address[0]))
+            looked_at.append(refusal)
+            if refusal is not None:
+                raise OSError(refusal)
+            return socket.socket(family, kind, protocol)
+
         connector = aiohttp.TCPConnector(
             resolver=_Resolver(self),
             use_dns_cache=False,
             force_close=True,
             ssl=self._tls,
-            socket_factory=functools.partial(self._socket, delivery.target, looked_at),
+            socket_factory=reachable,
         )
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": self._agent,
-            "webhook-id": webhook_id,
-            "webhook-timestamp": str(at_s),
-            "webhook-signature": signature,
-        }
         async with (
             aiohttp.ClientSession(
                 connector=connector,
@@ -133,17 +136,6 @@ class HttpWebhookClient:
             await answer.content.read(_MOST_READ)
             after = _seconds(answer.headers.get("Retry-After"), self._clock.now())
             return answer.status, after
-
-    def _socket(
-        self, target: WebhookTarget, looked_at: list[str | None], info: tuple[Any, ...]
-    ) -> socket.socket:
-        """The socket for an address, as aiohttp asks for it, if the address may be reached."""
-        family, kind, protocol, _, address = info
-        refusal = self._allowed.refusal(target, ip_address(address[0]))
-        looked_at.append(refusal)
-        if refusal is not None:
-            raise OSError(refusal)
-        return socket.socket(family, kind, protocol)
 
 
 class _Resolver(AbstractResolver):
