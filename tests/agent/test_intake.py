@@ -400,13 +400,6 @@ async def test_with_a_broken_sandbox_it_is_unhealthy_and_takes_nothing(agent, wa
     (await agent.sandbox.process("2.1")).finish()
 
 
-async def test_what_is_acknowledged_with_orders_goes(agent) -> None:
-    done = await agent.completed("1.1")
-    assert agent.names("results") == [f"{done}.zip"]
-    assert (await agent.post(acknowledge=[{"id": done, "key": "1.1"}]))["refused"] == {}
-    assert agent.names("results") == []
-
-
 async def with_inputs(
     agent: AgentClient,
     inputs: bytes,

@@ -47,6 +47,7 @@ async def test_an_agent_that_is_added_gets_the_jobs_that_wait(fleet: Fleet) -> N
         await fleet.now(old=AgentTable(url="http://[::1]:9"), new0=new)
     await fleet.now(new0=AgentTable(url=new.url, services=("other",)))
     job_id = await fleet.upload()
+    assert (await fleet.job(job_id, until="Queued"))["queue"]["code"] == "no_agent"
     await fleet.now(new0=AgentTable(url=new.url, services=(fleet.service,)))
     await completes(fleet, job_id, "new0")
     assert new.calls["GET /events"] == 1
@@ -253,9 +254,8 @@ async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_
 
 
 async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(fleet):
-    agent = await north_of(fleet, ends="Completed")
+    await north_of(fleet, ends="Completed", says={"services": [fleet.service]})
     await fleet.configure("lonely")
-    await fleet.now(north=AgentTable(url=agent.url, services=(fleet.service,)))
     fine, job_id = [await fleet.upload(service=one) for one in ("", "lonely")]
     assert (await fleet.job(fine))["warnings"] == []
     waiting = await fleet.job(job_id, until="Queued")

@@ -55,15 +55,6 @@ class Fleet:
         return self.registry.refused(name, "s", why, offered=offered, at_least_s=at_least_s)
 
 
-def test_only_services_that_operator_and_agent_name_are_given() -> None:
-    fleet = Fleet(a=1, b=1)
-    fleet.clients["a"].services = frozenset({"other"})
-    fleet.up("b", services=["third"])
-    assert [fleet.chosen(service) for service in ("s", "other", "third")] == [[], ["a"], ["b"]]
-    assert not fleet.registry.offered("s")
-    assert fleet.registry.why_none("s", {}) == "no agent of this server offers the service s"
-
-
 def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
     fleet = Fleet(a=1, b=1)
     fleet.registry.mark_down(fleet.clients["b"], "away")

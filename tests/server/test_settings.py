@@ -82,11 +82,11 @@ async def started(module_folder: Path) -> AsyncIterator[World]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def world(started: World) -> AsyncIterator[World]:
-    """It is as at its start before each test."""
-    yield started
+async def world(started: World) -> World:
+    """Its settings are the same before each test, whichever comes first."""
     started.file.write_text(f"{OWN}[services.my_service]\n")
     await started.caller.server.context.reload()
+    return started
 
 
 WAITS: Final = {
@@ -350,13 +350,14 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
     """Only operators see what is in it, and nothing of it is logged."""
     name = place.warm.new("gpu")
     limits = {"timeout": "90s", "limits": {"memory": "1GiB"}}
-    env = {"A": "1", "KEY": SECRET}
+    env, before = {"A": "1", "KEY": SECRET}, place.server.context.services.values()
     with structlog.testing.capture_logs() as lines, caplog.at_level(logging.DEBUG):
         status, made = await ask(place, "PUT", f"/{name}", limits | {"env": env})
         assert status == 201, made
         for token in (USER, PORTAL):
             status, found = await ask(place, "GET", f"/{name}", token=token)
             assert (status, found["env"], found["settings"]) == (200, None, None)
+    assert name not in [one.name for one in before], "who goes through them goes on as it began"
     assert any(line["event"] == "service.changed" for line in lines)
     assert SECRET not in json.dumps(lines, default=repr) + caplog.text
     assert (made["source"], made["timeout_s"], made["limits"]["memory"]) == ("api", 90.0, 1 << 30)
@@ -441,6 +442,7 @@ async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
         status, found = await ask(caller, "POST", "/my_service/pause?message=new%20disks")
         assert (status, found["paused"], found["paused_message"]) == (200, True, "new disks")
         job = await caller.upload()
+        await caller.server.context.database.write(rows.put, "newer", {"of_tomorrow": 1}, None, 10)
         assert (await ask(caller, "POST", "/none/pause"))[0] == 404
         status, found = await ask(caller, "POST", "/my_service/pause?message=a%0Ab")
         assert (status, found["code"]) == (400, "invalid_message")
@@ -448,6 +450,9 @@ async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
     async with serving_agents(folder, agent, extra="[services.gpu]\ntimeout = '2m'") as caller:
         _, found = await ask(caller, "GET", "/gpu")
         assert (found["source"], found["timeout_s"], found["settings"]) == ("file", 120.0, None)
+        assert (await ask(caller, "GET", "/newer"))[1]["retired"], (
+            "what it cannot read takes no jobs"
+        )
         _, found = await ask(caller, "GET", "/my_service")
         assert (found["source"], found["paused"]) == ("file", True)
         assert (found["counts"]["Queued"], found["in_work"]) == (1, 0)
@@ -462,20 +467,3 @@ async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
     async with serving_agents(folder, agent) as caller:
         _, found = await ask(caller, "GET", "/gpu")
         assert (found["source"], found["timeout_s"]) == ("api", 60.0)
-
-
-async def test_what_another_server_decided_is_taken_up(place):
-    services = place.server.context.services
-    held, before = services["of_file"], services.values()
-    for put, *what in (
-        (rows.put, "other", {"max_runs": 1}, None),
-        (rows.set_paused, "of_file", "disks"),
-        (rows.put, "newer", {"from_the_future": 1}, None),
-    ):
-        await services._database.write(put, *what, 10)
-    await services.read()
-    assert services["other"].max_runs == 1
-    assert services["of_file"].paused
-    assert services["newer"].retired, "what cannot be read takes no jobs"
-    assert not held.paused
-    assert held in before, "who goes through it goes on with what was there"
