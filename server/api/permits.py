@@ -17,7 +17,7 @@ from server.domain.permits import MAX_TICKET_S, Shows, Ticket
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, NEEDED, check_field, upload_request
 from server.http.context import Context
-from server.http.params import JsonBody, read_body
+from server.http.params import SparseBody, read_body
 from server.http.permits import LinkBody, address, login_path, made_link, valid_for
 from server.http.requested_job import requested_job
 from server.http.route import JOB, TICKET_PARAMETER, Body, Route, json_answer
@@ -34,7 +34,7 @@ _MAX_FIELDS: Final = 4 << 10
 _MAX_PATH: Final = 2_000
 
 
-class TicketBody(JsonBody):
+class TicketBody(SparseBody):
     """What ``POST /api/v1/tickets`` takes."""
 
     user_id: str = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from server.domain.errors import BadField, invalid
 from server.domain.field_values import moment, unknown_field
@@ -308,6 +308,16 @@ class JsonBody(BaseModel):
     """Base of what a route takes: every key that is not known is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SparseBody(JsonBody):
+    """One of which ``null`` is as good as nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, given: dict[str, Any]) -> dict[str, Any]:
+        known = cls.model_fields
+        return {name: one for name, one in given.items() if one is not None or name not in known}
 
 
 B = TypeVar("B", bound=JsonBody)

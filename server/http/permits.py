@@ -31,7 +31,7 @@ from server.domain.permits import (
     Ticket,
 )
 from server.http.context import Context
-from server.http.params import JsonBody
+from server.http.params import SparseBody
 from server.http.problems import BACK
 from server.http.route import JOB, JOB_PAGE, LINK_PARAMETER, LOGIN_ONCE, TICKET_PARAMETER
 from server.stages.sessions import Sessions
@@ -195,7 +195,7 @@ def valid_for(most_s: float) -> WrapValidator:
     return WrapValidator(check)
 
 
-class LinkBody(JsonBody):
+class LinkBody(SparseBody):
     """What ``POST /api/v1/jobs/{id}/links`` takes."""
 
     what: Shows = Shows.JOB
