@@ -272,6 +272,8 @@ class Get(Stage):
         agent, payload, job = report.agent, settled.payload, settled.job
         assert job is not None, "it is expected"
         payload = await self._fitting(report, payload, job)
+        report.fetching = True
+        self._wakeups.send()
         async with self._storage.pending(FileKind.RESULT) as pending:
             result = None
             if payload.result is not None:

@@ -40,6 +40,7 @@ class Report:
         tries: how often it could not be followed.
         failing_since: when it could not for the first time (monotonic).
         places: of its agent's, which it takes.
+        fetching: its attempt has ended, and there is room for what it left.
     """
 
     agent: Agent
@@ -51,6 +52,7 @@ class Report:
     tries: int = 0
     failing_since: float | None = None
     places: int = 0
+    fetching: bool = False
 
     @property
     def which(self) -> Which:
@@ -205,11 +207,10 @@ class Inbox:
         return 0 if report is None else report.tries
 
     def ended(self) -> dict[AttemptKey, str]:
-        """Attempts that have ended, by their agents' words, and are being looked at; with these
-        agents. They need no slot there, though their jobs may still hold one.
+        """Attempts whose results are being fetched, with their agents. They need no slot there,
+        though their jobs still hold one.
         """
-        ended = (one for one in self._busy.values() if one.payload.status in outcome.ENDED)
-        return {one.key: one.agent.name for one in ended}
+        return {one.key: one.agent.name for one in self._busy.values() if one.fetching}
 
     def taken(self) -> set[AttemptKey]:
         """Attempts that an agent has taken, and that is about to be written."""

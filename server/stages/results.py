@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, TypeAlias
@@ -86,7 +87,9 @@ class Results:
     ) -> None:
         self._contents, self._scratch, self._clock = contents, scratch, clock
         self._on_end = on_end
-        self._downloads: dict[str, asyncio.Semaphore] = {}
+        self._downloads = defaultdict[str, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(_MAX_DOWNLOADS)
+        )
         """agent -> its share of downloads"""
         self._waiting: dict[Payload, tuple[float, NoRoom]] = {}
         """Since when (monotonic), and why; the oldest first."""
@@ -186,9 +189,7 @@ class Results:
             return Result(file, announced.size, announced.sha256, announced.inputs, few)
         async with self._scratch.file() as content:
             try:
-                async with self._downloads.setdefault(
-                    agent.name, asyncio.Semaphore(_MAX_DOWNLOADS)
-                ):
+                async with self._downloads[agent.name]:
                     fetched = await agent.fetch(payload_id, content, announced.size)
             except NoSuchPayload as problem:
                 raise Unreachable(str(problem), sent=True) from problem

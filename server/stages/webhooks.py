@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
+from functools import partial
 from typing import Final
 
 import structlog
@@ -12,7 +12,7 @@ import structlog
 from server.domain import webhooks as rules
 from server.domain.errors import BadField
 from server.domain.webhooks import Delivery, Try
-from server.stages.stage import Core, Stage
+from server.stages.stage import AgentTasks, Core, Stage
 from server.store import webhooks
 from server.store.identity import Identity
 from server.webhooks.client import HttpWebhookClient
@@ -43,7 +43,10 @@ class Webhooks(Stage):
         self._client, self._identity, self._machine = client, identity, machine
         self._walked: webhooks.Walked = ("", "")
         self._tries = self._measures.webhook_tries
-        self._sending: dict[asyncio.Task[None], Delivery] = {}
+        self._tasks = AgentTasks[int]("webhook.not_recorded")
+        self.stop = self._tasks.stop
+        """What is cut off is tried again after the next start."""
+        self._sending: dict[int, Delivery] = {}
         self._next_at: Micros | None = None
 
     async def run_once(self) -> int:
@@ -58,12 +61,6 @@ class Webhooks(Stage):
             return math.inf
         left_s = (self._next_at - self._clock.now()) / SECOND
         return left_s if left_s > 0 or not self._sending else math.inf
-
-    async def stop(self) -> None:
-        """Cut off what is being sent; it is tried again after the next start."""
-        for task in self._sending:
-            task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _begin_due(self) -> int:
         begun = 0
@@ -89,19 +86,19 @@ class Webhooks(Stage):
                 break
             until = self._clock.now() + round(_SENDING_S * SECOND)
             for one in await self._database.write(webhooks.begin, chosen, until):
-                task = asyncio.create_task(self._deliver(one))
-                self._sending[task] = one
-                task.add_done_callback(self._done)
+                self._sending[one.id] = one
+                self._tasks.start("", one.id, partial(self._deliver, one))
                 begun += 1
         return begun
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        del self._sending[task]
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            log.error("webhook.not_recorded", error=repr(problem))
-        self._wakeups.webhooks.set()
-
     async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            await self._try(delivery)
+        finally:
+            del self._sending[delivery.id]
+            self._wakeups.webhooks.set()
+
+    async def _try(self, delivery: Delivery) -> None:
         if self._identity.rehearsal:
             refused = Try(delivery.tries, self._clock.now(), 0.0, None, NOT_SENT)
             await self._database.write(webhooks.end, delivery, refused, None)
