@@ -68,20 +68,6 @@ def _insert(count: int) -> str:
     return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
 
 
-def append_new_event(
-    tx: Tx,
-    key: AttemptKey,
-    state: JobState,
-    agent: str | None,
-    at: Micros,
-    new: NewEvent,
-) -> None:
-    """Write an event that is no move, in the transaction of what it describes. ``state``: the
-    job's.
-    """
-    append(tx, [values_of(key, state, agent, at, new)])
-
-
 def values_of(
     key: AttemptKey,
     state: JobState,
@@ -124,8 +110,7 @@ def append_live(
     notices = sum(row["event"] != "job.output" for row in rows)
     outputs = [event for name, event in live.outputs.items() if name not in known]
     unwritten = (*live.notices[notices:], *outputs)
-    for event in unwritten:
-        append_new_event(tx, key, state, agent, at, event)
+    append(tx, [values_of(key, state, agent, at, event) for event in unwritten])
     return bool(unwritten)
 
 
@@ -211,11 +196,11 @@ def record_live(tx: Tx, reports: Sequence[Report]) -> set[AttemptKey]:
             continue
         tx.rows(_ATTEMPT, values)
         running.add(report.key)
-        of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
-        if report.news and append_live(*of, report.live):
+        of = (report.key, JobState.RUNNING, report.agent, report.at)
+        if report.news and append_live(tx, *of, report.live):
             noted.add(report.key.job_id)
         if (progress := report.progress_event) is not None:
-            append_new_event(*of, progress)
+            append(tx, [values_of(*of, progress)])
             noted.add(report.key.job_id)
     for job_id in noted:
         statements.noted(tx, job_id)

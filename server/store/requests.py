@@ -14,7 +14,7 @@ from server.domain.live import NewEvent
 from server.domain.permits import TicketUsed
 from server.domain.upload_fields import with_tags
 from server.store import bundles, dependencies, jobs, records, users
-from server.store.events import append, append_new_event
+from server.store.events import append, values_of
 from server.store.queue import count_queued
 from server.store.statements import changed, insert, queued
 from server.store.tokens import use_ticket
@@ -229,7 +229,7 @@ def _changed(tx: Tx, row: Row, at: Micros, event: str, message: str, **fields: A
     """The job of a row that was just changed, with an event that says so."""
     job = records.job(row)
     new = NewEvent(event, message, fields=fields)
-    append_new_event(tx, job.key, job.state, job.agent, at, new)
+    append(tx, [values_of(job.key, job.state, job.agent, at, new)])
     changed(tx, job)
     return job
 

@@ -12,7 +12,7 @@ from server.domain.jobs import FileKind
 from server.domain.live import NewEvent
 from server.store import bundles as store_bundles
 from server.store import jobs
-from server.store.events import append_new_event
+from server.store.events import append, values_of
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -123,5 +123,5 @@ def _without_result(tx: Tx, file: StoredFile, why: str, at: Micros) -> str:
     tx.rows("UPDATE jobs SET results_size = results_size - :size WHERE id = :job", values)
     job = jobs.get(tx, file.job_id)
     new = NewEvent("job.result_lost", message, "error", {"why": why})
-    append_new_event(tx, job.key, job.state, job.agent, at, new)
+    append(tx, [values_of(job.key, job.state, job.agent, at, new)])
     return "the job has no result any more" if rows else "the attempt has no result any more"

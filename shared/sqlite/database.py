@@ -36,17 +36,6 @@ from shared.sqlite.files import (
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-def read_in(
-    connection: sqlite3.Connection, work: Callable[Concatenate[Tx, P], T], *args: Any, **how: Any
-) -> T:
-    """Run it on one state of the database, in the connection's thread."""
-    connection.execute("BEGIN")
-    try:
-        return work(Tx(connection), *args, **how)
-    finally:
-        connection.execute("ROLLBACK")
-
-
 class Done(NamedTuple):
     """A change that is kept: its value, and what is called after the commit."""
 
@@ -309,8 +298,15 @@ class Database:
         *args: P.args,
         **how: P.kwargs,
     ) -> T:
+        def one_state(raw: sqlite3.Connection) -> T:
+            raw.execute("BEGIN")
+            try:
+                return work(Tx(raw), *args, **how)
+            finally:
+                raw.execute("ROLLBACK")
+
         try:
-            value = await connection.run(lambda raw: read_in(raw, work, *args, **how))
+            value = await connection.run(one_state)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("read", problem) from problem
         self._failures.pop("read", None)
