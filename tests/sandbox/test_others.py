@@ -9,7 +9,9 @@ import pytest
 
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
+from client_agent.storage.remove_tree import remove_tree
 from tests.kit.child import Who
+from tests.kit.memory_folder import new_folder
 from tests.sandbox.real_sandbox import (
     ON_DISK,
     SETTINGS,
@@ -163,16 +165,12 @@ def closed_to(uid: int, path: Path, host: int) -> bool:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
-def test_other_users_of_the_host_cannot_reach_a_jobs_files(agent, settings, tmp_path) -> None:
+def test_other_users_of_the_host_cannot_reach_a_jobs_files(agent, settings) -> None:
     """Else a user of the host and a bundle together are the agent: set-uid programs go out, and
     descriptors of the host's folders come in."""
     who, backend = agent
-    home = tmp_path / "home"
-    home.mkdir()
-    for folder in (home, *home.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != folder.parent:
-            folder.chmod(folder.stat().st_mode | 0o055)  # as an operator's /var/lib may be
-    test = os.getpid()
+    test, home = os.getpid(), new_folder()
+    home.chmod(0o755)  # as an operator's /var/lib may be
 
     async def try_to_open(started: Started) -> set[bool]:
         await started.says("up")
@@ -184,5 +182,8 @@ def test_other_users_of_the_host_cannot_reach_a_jobs_files(agent, settings, tmp_
         return closed
 
     job = python(OFFER, during=try_to_open, settings=settings, backend=backend)
-    outcome = run(job, who, home)
+    try:
+        outcome = run(job, who, home)
+    finally:
+        remove_tree(home)
     assert (outcome.ended.exit_code, outcome.extra) == (0, {True})
