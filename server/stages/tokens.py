@@ -146,14 +146,14 @@ class Tokens(Stage):
         self._keep(record)
         by = record.created_by
         log.info("token.created", token=token_id, name=record.name, role=record.role, by=by)
-        return self._now(token_id), rules.text_of(token_id, secret)
+        return self.find(token_id), rules.text_of(token_id, secret)
 
     async def revoke(self, token_id: str, by: str) -> TokenRecord:
         """Refuse it from now on. Revoking it again changes nothing. Raises NoSuchToken."""
         now = self._clock.now()
         await self._change(token_id, lambda one: replace(one, revoked_at=one.revoked_at or now))
         log.info("token.revoked", token=token_id, by=by)
-        return self._now(token_id)
+        return self.find(token_id)
 
     async def rotate(
         self, token_id: str, overlap_s: float, lifetime_s: float | None, by: str
@@ -187,7 +187,7 @@ class Tokens(Stage):
 
         await self._change(token_id, change)
         log.info("token.rotated", token=token_id, by=by, overlap_s=overlap_s)
-        return self._now(token_id), rules.text_of(token_id, secret)
+        return self.find(token_id), rules.text_of(token_id, secret)
 
     async def end_of_user(self, user: str, instead: str) -> None:
         """Revoke the user's tokens, and give them another name."""
@@ -195,9 +195,9 @@ class Tokens(Stage):
         for record in await self._database.write(tokens.end_of_user, user, instead, now):
             self._keep(record)
 
-    async def find(self, token_id: str) -> TokenRecord:
+    def find(self, token_id: str) -> TokenRecord:
         """Raises NoSuchToken."""
-        record = await self._database.read(tokens.get, token_id)
+        record = self.record(token_id)
         if record is None:
             raise rules.NoSuchToken(token_id)
         return self._with_use(record)
@@ -217,9 +217,6 @@ class Tokens(Stage):
 
     def _keep(self, record: TokenRecord) -> None:
         self._known[record.id] = record, record.principal
-
-    def _now(self, token_id: str) -> TokenRecord:
-        return self._with_use(self._known[token_id][0])
 
     def _with_use(self, record: TokenRecord) -> TokenRecord:
         """With a use that is not written yet."""

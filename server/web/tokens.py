@@ -72,7 +72,7 @@ async def create(request: web.Request, site: Site) -> web.StreamResponse:
 
 async def one(request: web.Request, site: Site) -> web.StreamResponse:
     """What is known of a token, and what can be done with it."""
-    record = await site.context.tokens.find(request.match_info["token"])
+    record = site.context.tokens.find(request.match_info["token"])
     return _one(request, site, record)
 
 
@@ -87,7 +87,7 @@ async def rotate(request: web.Request, site: Site) -> web.StreamResponse:
     except BadField as problem:
         request[ERROR_CODE] = problem.code
         typed = _Typed(values, problem.field, str(problem), HTTPStatus.BAD_REQUEST)
-        return _one(request, site, await tokens.find(token_id), typed)
+        return _one(request, site, tokens.find(token_id), typed)
     record, text = await tokens.rotate(
         token_id, body.overlap, body.expires_in, request[PRINCIPAL].name
     )

@@ -129,7 +129,7 @@ async def test_the_tokens_of_a_user_end_while_others_change(database: Database) 
     )
     assert [tokens.owner(one.id) is not None for one in (ann, gone, made)] == [False, False, True]
     known = [tokens.record(one.id) for one in (ann, gone, made)]
-    assert known == [await tokens.find(one.id) for one in (ann, gone, made)]
+    assert known == [await database.read(rows.get, one.id) for one in (ann, gone, made)]
     assert known[0] is not None
     assert (known[0].name, known[0].user_id, known[0].digest) == ("somebody", "somebody", "")
 
