@@ -37,7 +37,6 @@ from server.stages.stage import AgentTasks, Core, Stage
 from server.store import attempts, jobs
 from shared.ids import AttemptKey
 from shared.sql import Tx
-from shared.sqlite.files import DatabaseUnavailable
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
@@ -323,7 +322,7 @@ class Get(Stage):
                 delay_s = LOOK_AGAIN_S
             else:
                 await self._show_failing(report, problem)
-        finally:
+        finally:  # trying again does not depend on what can be shown
             self.inbox.again(report, delay_s)
 
     async def _show_failing(self, report: Report, problem: Exception) -> None:
@@ -334,15 +333,14 @@ class Get(Stage):
             why = f"the result cannot be fetched: {problem}"
             if isinstance(problem, OSError):
                 why = not_stored(problem)
-            await self._show_as_unknown(report, why)
+            await self._database.write(self._be_unknown, report, why)
         now = self._clock.monotonic()
         if report.failing_since is None:
             report.failing_since = now
         failing_s = now - report.failing_since
         if failing_s > self._settings.server.agent_lost_after and isinstance(problem, AgentError):
             what = f"its result could not be fetched for {say_duration(failing_s)}: {problem}"
-            with suppress(DatabaseUnavailable):
-                await self._database.write(self._give_up, report, what)
+            await self._database.write(self._give_up, report, what)
 
     def _give_up(self, tx: Tx, report: Report, message: str) -> None:
         """Let the attempt be lost whose end cannot be followed, if its job still waits for it."""
@@ -357,14 +355,7 @@ class Get(Stage):
         size = report.payload.result.size if report.payload.result else 0
         why = await self.results.add(report.which, problem, size)
         if report.tries > 1 or not why.is_brief:
-            await self._show_as_unknown(report, f"{WAITS_FOR_ROOM} {why}")
-
-    async def _show_as_unknown(self, report: Report, message: str) -> None:
-        """If that can be done: trying again does not depend on it."""
-        try:
-            await self._database.write(self._be_unknown, report, message)
-        except Exception:
-            log.exception("payload.not_shown_as_unknown", key=report.payload.key)
+            await self._database.write(self._be_unknown, report, f"{WAITS_FOR_ROOM} {why}")
 
     def _be_unknown(self, tx: Tx, report: Report, message: str) -> None:
         """One whose end was reported before its start was written down is moved there first."""
