@@ -253,8 +253,12 @@ def _run(agent: AgentClient, count: int) -> bool:
     return len(agent.sandbox.live) == count
 
 
-async def test_they_run_in_the_order_of_arrival_in_the_slots_there_are(agent) -> None:
-    ids = [(await agent.submit(f"{job}.1"))[1]["id"] for job in range(1, 6)]
+async def test_the_oldest_that_is_ready_gets_the_slot(agent) -> None:
+    ids = [(await agent.started(f"{job}.1"))[0] for job in (1, 2)]
+    steps: list[str] = []
+    agent.sandbox.hook = steps.append
+    ids += [(await agent.submit(f"{job}.1"))[1]["id"] for job in (3, 4, 5)]
+    await until(lambda: steps.count("up") == 2)  # as many workers have no slot
     order: list[str] = []
     for number, payload_id in enumerate(ids):
         await until(partial(_run, agent, min(2, 5 - number)))
