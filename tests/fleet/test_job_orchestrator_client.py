@@ -32,8 +32,10 @@ async def unpacked(caller: ServerClient, path: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(io.BytesIO(body))
 
 
-async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):
+@pytest.mark.parametrize("size", [0, 2 << 20], ids=["small", "large"])
+async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client, size):
     files = {"run.sh": RUN, "data/in.pdb": b"ATOM", "b/in.pdb": b"B"}
+    client.result = bytes(size)
     async with driving(tmp_path, client) as caller:
         job_id = await caller.upload(files)
         assert (await caller.job(job_id))["status"] == "Completed"
@@ -41,6 +43,7 @@ async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):
         assert (history[:3], history[-1]) == (["Queued", "Processing", "Submitted"], "Completed")
         result = await unpacked(caller, f"/download/{job_id}")
         assert result.read("output.txt") == b"of payload 1"
+        assert {*result.namelist()} - {*files} == {"output.txt", *(["result"] if size else [])}
     (held,) = client.payloads.values()
     assert held.files == files
     assert held.file_names["data/in.pdb"] == "in.pdb"

@@ -97,7 +97,9 @@ class FakeOrchestrator:
         return web.json_response(held.doc())
 
     async def partial(self, request: web.Request) -> web.StreamResponse:
-        return _zip(self._held(request), self.result)
+        """Its folder, where a result that is packed already is a file, too."""
+        held = self._held(request)
+        return _zip(held, self.result, packed=held.status == "Completed")
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
         held = self._held(request)
@@ -124,8 +126,9 @@ class FakeOrchestrator:
             yield f"http://127.0.0.1:{port}"
 
 
-def _zip(held: HeldRun, result: bytes, cut: int = 0) -> web.Response:
+def _zip(held: HeldRun, result: bytes, cut: int = 0, *, packed: bool = False) -> web.Response:
     more = {"output.txt": f"of payload {held.id}".encode()} | ({"result": result} if result else {})
+    more |= {"output.zip": b"packed"} if packed else {}
     whole = zipped({**held.files, **more}, ZIP_STORED)
     return web.Response(body=whole[: max(0, len(whole) - cut)], content_type="application/zip")
 
