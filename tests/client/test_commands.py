@@ -356,20 +356,6 @@ async def test_both_clients_follow_wait_and_list(run, place):
     assert (wrong.code, "leave out the ID" in wrong.err) == (2, True)
 
 
-async def test_without_a_number_all_events_begin_now(place):
-    await place.job(await place.upload())
-    async with client_of(place) as client:
-        live = client.all_events(service=place.service)
-        first = asyncio.ensure_future(anext(live))
-        made: list[int] = []
-        while not first.done():  # each job has events after it was made
-            made.append(await place.upload())
-            await place.job(made[-1])
-            assert len(made) < 20
-        assert (await first).job_id in made
-        await live.aclose()
-
-
 async def test_jobs_are_done_to_many_at_once(run, place):
     place.does(lambda process: process.finish(3))
     ids = [await place.upload() for _ in range(3)]

@@ -74,6 +74,17 @@ async def test_lists_are_fetched_page_by_page_and_no_more_than_asked_for(fake):
     assert [one.query["limit"] for one in asked[3:]] == ["100", "20"]
 
 
+@pytest.mark.parametrize(("after", "begins"), [(None, "now"), (0, "0")])
+async def test_all_events_begin_now_or_behind_a_number(fake, after, begins):
+    fake.on("GET /api/v1/events", doc(EventPage(items=[event(9, C)], reached=9)))
+    async with fake.client() as client:
+        live = client.all_events(after, service="s")
+        assert [(await anext(live)).seq for _ in range(2)] == [9, 9]
+        await live.aclose()
+    asked = fake.asked["GET /api/v1/events"]
+    assert [one.query["after"] for one in asked] == [begins, "9"]
+
+
 async def test_a_cancel_is_waited_for_and_one_that_comes_too_late_is_an_error(fake):
     fake.on(f"POST {HERE}/cancel", doc(job(R), 202))
     async with fake.client() as client:

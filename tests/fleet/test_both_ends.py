@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -22,25 +23,24 @@ from server.agents.agent import Sessions
 from server.agents.answers import MAX_RESULT
 from server.agents.ferryman_agent import QUICK_MS, FerrymanAgent
 from server.domain.agents import RefusedByAgent
-from server.domain.jobs import Bundle, FileKind, Job
+from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
 from server.storage.contents import Contents
-from server.storage.folder import Storage
-from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop
 from shared.ids import Start
 from shared.wire import JobState, PayloadDoc, PayloadsRequest, PayloadState
-from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, numbered
+from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling
 from tests.kit.store import job
 from tests.kit.warm import together
 
 
+@dataclass
 class Pair:
-    """Both ends."""
+    """Both ends, and a bundle that is in memory."""
 
-    def __init__(self, agent: AgentClient, client: FerrymanAgent, scratch: Scratch) -> None:
-        self.agent, self.client, self.scratch = agent, client, scratch
-        self.bundle = Bundle("", 0, "")
+    agent: AgentClient
+    client: FerrymanAgent
+    bundle: Bundle
 
     def jobs(self, count: int) -> list[Job]:
         return [
@@ -67,27 +67,16 @@ class Pair:
 
 @asynccontextmanager
 async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
-    token = numbered("")
-
-    def new_name() -> str:
-        return f"{int(token()):032x}"
-
-    scratch = Scratch(tmp_path / "staging", new_name)
-    storage = Storage(tmp_path, scratch, new_name)
+    nowhere: Any = None
+    contents = Contents(nowhere, nowhere, AsyncMock(return_value=None))
     async with calling(tmp_path, slots=20) as agent, aiohttp.ClientSession() as http:
-        sessions = Sessions(http, http, Contents(storage, scratch, AsyncMock(return_value=None)))
+        sessions = Sessions(http, http, contents)
         client = FerrymanAgent(
             "node", agent.url, sessions, RealClock(), server=SERVER, start=Start(3, "a")
         )
         client.unreachable = ""
-        pair = Pair(agent, client, scratch)
         data, digest = agent.bundle({"run.sh": b"true"})
-        async with storage.pending(FileKind.BUNDLE) as pending:
-            with scratch.file() as content:
-                content.path.write_bytes(data)
-                pair.bundle = Bundle(await pending.put(content), len(data), digest)
-            pending.commit()
-        yield pair
+        yield Pair(agent, client, Bundle("", len(data), digest, content=data))
 
 
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

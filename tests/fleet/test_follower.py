@@ -241,6 +241,7 @@ async def test_an_agent_that_has_seen_a_later_start_is_left_alone():
 
 
 async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_get_jobs():
+    """One that begins to drain is asked for its health at once."""
     agent = FakeAgent()
     async with followed(agent) as found:
         for load in (12.5, 90.0):
@@ -251,6 +252,9 @@ async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_ge
         assert health is not None
         assert (health.slots, health.running, health.load) == (6, 4, 90.0)
         assert found.changes == 2, "the Sender is woken"
+        asked = agent.calls["GET /health"]
+        await agent.beat(draining=True)
+        await agent.until(lambda: agent.calls["GET /health"] == asked + 1)
 
 
 async def test_an_agent_without_a_heartbeat_for_two_seconds_is_silent_until_the_next():
@@ -274,14 +278,6 @@ async def test_an_agent_without_a_heartbeat_for_two_seconds_is_silent_until_the_
         assert await silent_after(4.0) is None, "nobody listens for heartbeats"
         found.registry.mark_down(found.client, "away")
         assert await silent_after(4.0) is None
-
-
-async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
-    agent = FakeAgent()
-    async with followed(agent):
-        asked = agent.calls["GET /health"]
-        await agent.beat(draining=True)
-        await agent.until(lambda: agent.calls["GET /health"] == asked + 1)
 
 
 async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(monkeypatch):

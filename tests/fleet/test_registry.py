@@ -87,18 +87,15 @@ async def test_who_refuses_rests_longer_each_time_and_then_one_job_tries_it_out(
         ({"parent_id": 3, "array_index": 0}, 8, PackTask(batch=3, most=8)),
         ({"parent_id": 3, "array_index": 0}, 1, None),
         ({"parent_id": 3}, 8, None),  # the gather
-        ({}, 8, None),
+        ({"heartbeat_timeout_s": 5.0}, 8, None),
     ],
 )
-def test_only_tasks_of_an_array_are_packed(of_job, pack, wanted):
-    assert order_of(job(**of_job), Service("s", pack=pack), "server").pack == wanted
-
-
-def test_an_order_says_what_the_agent_has_to_watch_and_do() -> None:
-    service = Service("s", heartbeat_timeout_s=60.0, on_shutdown="resubmit")
-    for own, holds in ((None, 60.0), (5.0, 5.0)):
-        order = order_of(job(heartbeat_timeout_s=own), service, "server")
-        assert (order.heartbeat_timeout_s, order.on_shutdown) == (holds, "resubmit")
+def test_an_order_says_what_the_agent_has_to_pack_watch_and_do(of_job, pack, wanted):
+    """Only tasks of an array are packed."""
+    service = Service("s", pack=pack, heartbeat_timeout_s=60.0, on_shutdown="resubmit")
+    order = order_of(job(**of_job), service, "server")
+    assert (order.pack, order.on_shutdown) == (wanted, "resubmit")
+    assert order.heartbeat_timeout_s == of_job.get("heartbeat_timeout_s", 60.0)
 
 
 # -- over restarts
