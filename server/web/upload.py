@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from aiohttp import web
+from pydantic import Field
 
 from server.api.upload import accept_upload
 from server.domain.access import Area, check_area, user_asked_for, visible
@@ -25,7 +26,7 @@ from server.domain.upload_fields import (
     upload_request,
 )
 from server.http.context import Context
-from server.http.params import int_param, json_body
+from server.http.params import JsonBody, int_param, read_body
 from server.http.problems import Refusal, translate, wants_page
 from server.http.route import JOB_PAGE, json_answer
 from server.stages.accept import QUEUED
@@ -222,20 +223,24 @@ echo "::progress value=2,total=2::done"
 """
 
 
-_MAX_BODY: Final = 64 << 10
-_MAX_BYTES: Final = 1 << 60
-_MOST_FIELDS: Final = 64
+_Amount: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
+
+
+class CheckBody(JsonBody):
+    """What ``POST /new/check`` takes: fields, and so many files and bytes."""
+
+    fields: Annotated[dict[str, str], Field(max_length=64)]
+    bytes: _Amount = 0
+    files: _Amount = 0
 
 
 async def check(request: web.Request, site: Site) -> web.StreamResponse:
-    """What the server would say to fields, and to so many files and bytes.
-
-    Takes ``{"fields": {…}, "bytes": 0, "files": 0}``; answers ``{"errors": {field: sentence},
-    "cuts": {field: sentence}, "problem": sentence}``.
+    """What the server would say to them: ``{"errors": {field: sentence}, "cuts": {field: sentence},
+    "problem": sentence}``.
     """
     context, principal = site.context, request[PRINCIPAL]
-    asked = await json_body(request, _MAX_BODY)
-    fields, size, count = _asked(asked)
+    body = await read_body(request, CheckBody)
+    fields = dict(body.fields)
     own = visible(principal).user_id
     if own is not None:
         fields["user_id"] = own
@@ -256,8 +261,8 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
             found["cuts"] = dict(one.split(": ", 1) for one in wanted.upload_warnings)
             if right.get("callback_url"):
                 await context.webhooks.check(right["callback_url"])
-            if count:
-                await _check_files(context, wanted, size, count, known_user=known)
+            if body.files:
+                await _check_files(context, wanted, body, known_user=known)
         except BadField as problem:
             errors[problem.field] = str(problem)
         except (FerrymanError, Refusal) as problem:
@@ -265,24 +270,10 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
     return web.json_response(found, headers={"Cache-Control": "no-store"})
 
 
-def _asked(found: dict[str, Any]) -> tuple[dict[str, str], int, int]:
-    fields, size, count = found.get("fields"), found.get("bytes", 0), found.get("files", 0)
-    good = isinstance(fields, dict) and len(fields) <= _MOST_FIELDS
-    good = good and all(isinstance(value, str) for value in (fields or {}).values())
-    good = good and all(
-        isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= _MAX_BYTES
-        for one in (size, count)
-    )
-    if not good:
-        why = 'the body should be as in {"fields": {"name": "text"}, "bytes": 0, "files": 0}'
-        raise Refusal(HTTPStatus.BAD_REQUEST, "invalid_json", why)
-    return dict(fields or {}), size, count
-
-
 async def _check_files(
-    context: Context, wanted: UploadRequest, size: int, count: int, *, known_user: bool
+    context: Context, wanted: UploadRequest, body: CheckBody, *, known_user: bool
 ) -> None:
-    limits = context.settings.server.form_limits
+    limits, count, size = context.settings.server.form_limits, body.files, body.bytes
     if count > limits.max_files:
         why = f"there are {count} files, the most this server takes is {limits.max_files}"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_many_files", why)

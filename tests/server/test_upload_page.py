@@ -232,13 +232,17 @@ async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(ann:
     found = await portal.check(service | {"user_id": place.user}, bytes=1, files=1)
     assert (set(found["errors"]), found["problem"]) == ({"user_id"}, "")
     assert set((await admin.check(service | {"user_id": "a b"}))["errors"]) == {"user_id"}
-    bodies: tuple[Any, ...] = (
-        *({"a": 1}, {"fields": []}, {"fields": {"a": 1}}),
-        *({"fields": {}, "bytes": -1}, {"fields": {}, "files": "1"}),
+    bodies: tuple[tuple[Any, str], ...] = (
+        ({"a": 1}, "unknown_field"),
+        ({}, "missing_fields"),
+        ({"fields": []}, "invalid_fields"),
+        ({"fields": {"a": 1}}, "invalid_fields"),
+        ({"fields": {}, "bytes": -1}, "invalid_bytes"),
+        *(({"fields": {}, "files": files}, "invalid_files") for files in ("1", True)),
     )
-    for body in bodies:
+    for body, code in bodies:
         status, refused = await place.ask("POST", "/new/check", json=body)
-        assert (status, refused["code"]) == (400, "invalid_json"), body
+        assert (status, refused["code"]) == (400, code), body
 
 
 async def test_a_repeat_under_the_same_key_makes_no_second_job(ann: Uploads) -> None:
