@@ -46,7 +46,7 @@ async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) ->
     more: dict[str, Any] = {
         "history": history(moves, context.clock.now()),
         "attempts": [
-            documents.attempt_doc(one, context.settings.server.url_prefix) for one in newest
+            documents.attempt_doc(one, job, context.settings.server.url_prefix) for one in newest
         ],
     }
     if job.callback_url is not None:

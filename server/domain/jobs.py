@@ -162,8 +162,6 @@ class Execution:
     """What is known of an attempt; a job shows it of its latest one."""
 
     state: JobState
-    limits: Limits
-    timeout_s: float
     payload_id: int | None = None
     submitted_at: Micros | None = None
     started_at: Micros | None = None
@@ -187,6 +185,8 @@ class Job(Wanted, Execution):
     id: int
     user_id: str
     service: str
+    limits: Limits
+    timeout_s: float
     created_at: Micros
     queued_at: Micros
     """When it was queued last."""

@@ -123,11 +123,11 @@ def retry_doc(rules: RetryPolicy) -> RetryDoc:
     )
 
 
-def attempt_doc(attempt: Attempt, prefix: str = "") -> AttemptDoc:
-    """The attempt document."""
+def attempt_doc(attempt: Attempt, job: Job, prefix: str = "") -> AttemptDoc:
+    """The attempt document. Every attempt of a job has the limits of the job."""
     here, which = f"{prefix}/api/v1/jobs/{attempt.job_id}", f"attempt={attempt.number}"
     own: dict[str, Any] = {"status": attempt.state, "links": AttemptLinks()}
-    own["timeout_s"] = attempt.timeout_s or None
+    own |= {"limits": job.limits, "timeout_s": job.timeout_s or None}
     if attempt.result is not None:
         own["result_size"] = attempt.result.size
         own["links"] = AttemptLinks(

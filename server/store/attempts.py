@@ -29,12 +29,10 @@ def record_attempt(tx: Tx, job: Job, move: Move) -> None:
     if move.before is JobState.QUEUED:  # a claim, or an attempt that was given up and is back
         tx.rows(
             """
-            INSERT INTO attempts (job_id, number, state, agent, agent_id, limits, timeout_s,
-                                  claimed_at, message)
-            SELECT :job_id, :number, :state, :agent, (
+            INSERT INTO attempts (job_id, number, state, agent, agent_id, claimed_at, message)
+            VALUES (:job_id, :number, :state, :agent, (
                 SELECT id FROM agents WHERE name = :agent AND state != 'retired'
-            ), limits, timeout_s, :at, :message
-            FROM jobs WHERE id = :job_id
+            ), :at, :message)
             ON CONFLICT (job_id, number) DO NOTHING
             """,
             key

@@ -206,8 +206,6 @@ _1: Migration = (
         agent TEXT NOT NULL,
         agent_id TEXT,
         payload_id INTEGER,
-        limits TEXT NOT NULL,
-        timeout_s REAL NOT NULL,
         claimed_at INTEGER NOT NULL,
         submitted_at INTEGER,
         started_at INTEGER,

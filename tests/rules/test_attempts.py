@@ -64,7 +64,7 @@ def test_a_payload_is_a_jobs_by_its_agent_its_key_and_its_bundle(agent, key, dig
 def test_a_past_attempt_is_known_by_its_agents_id_or_name(name, agent_id, sent_to_id, is_of):
     queued = job(agent=None, state=S.QUEUED)
     sent: dict[str, Any] = {"agent": "a", "agent_id": sent_to_id, "claimed_at": 0}
-    past = Attempt(job_id=7, number=1, state=S.FAILED, limits=Limits(), timeout_s=1.0, **sent)
+    past = Attempt(job_id=7, number=1, state=S.FAILED, **sent)
     for key, counts in (("7.1", is_of), ("7.2", False)):
         payload = PayloadDoc(id=1, key=key, status=P.RUNNING, bundle_digest="d")
         assert outcome.is_of(queued, payload, name, agent_id, past) is counts

@@ -32,7 +32,7 @@ from server.http.params import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
 from shared.http.middleware import GATE
-from shared.wire import ChildCounts, JobState, Limits
+from shared.wire import ChildCounts, JobState
 from tests.kit.described import followed
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -175,9 +175,10 @@ def test_every_field_of_a_document_is_filled_by_something() -> None:
     for counts, of_parents in ((None, {"children"}), (ChildCounts(total=2), set())):
         found = documents.job_doc(job(retry=RetryPolicy()), None, batch=counts)
         assert (unset(found), unset(found.links)) == (alone | of_parents, of_parents)
-    start: dict[str, Any] = {"timeout_s": 1.0, "limits": Limits(), "state": JobState.COMPLETED}
-    start |= {"agent": "a", "claimed_at": 0, "result": Result("f", 1, "0" * 64)}
-    attempt = documents.attempt_doc(Attempt(job_id=1, number=1, **start))
+    start: dict[str, Any] = {"state": JobState.COMPLETED, "result": Result("f", 1, "0" * 64)}
+    attempt = documents.attempt_doc(
+        Attempt(job_id=1, number=1, agent="a", claimed_at=0, **start), job()
+    )
     event = documents.event_doc(Event(1, 1, 0, 1, None, JobState.QUEUED, None, "text"))
     assert [unset(one) for one in (attempt, attempt.links, event)] == [set()] * 3
 

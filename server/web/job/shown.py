@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from aiohttp import web
 
 from server.domain import states
-from server.domain.jobs import Execution, Job
+from server.domain.jobs import Job
 from server.http.permits import address
 from server.http.route import JOB
 from server.web.site import Site
@@ -114,11 +114,11 @@ class Bar:
     enforced: str = ""
 
 
-def bars(one: Execution, stdout_bytes: int | None, stderr_bytes: int | None) -> list[Bar]:
+def bars(one: Job, stdout_bytes: int | None, stderr_bytes: int | None) -> list[Bar]:
     """What is known, against the limits; all of them, for one that has not run, too.
 
     Args:
-        one: an attempt, or the job with the facts of its latest one.
+        one: the job with the facts of its latest attempt.
         stdout_bytes, stderr_bytes: what its logs hold; each of them may have the limit.
     """
     logs = [size for size in (stdout_bytes, stderr_bytes) if size is not None]
