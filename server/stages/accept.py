@@ -32,7 +32,7 @@ from server.domain.jobs import (
     Wanted,
 )
 from server.domain.permits import Ticket, TicketUsed
-from server.domain.upload_fields import UploadRequest, check_children, given
+from server.domain.upload_fields import UploadRequest, check_children
 from server.stages.array_lines import array_lines
 from server.stages.stage import Stage
 from server.storage.contents import memory_file
@@ -43,7 +43,7 @@ from shared.files.bundles.format import META, BundleSummary
 from shared.files.names import BundleError
 from shared.files.opened import to_end
 from shared.principals import Principal
-from shared.settings.limits import lowered
+from shared.units.sizes import parse_size
 
 
 async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) -> UploadRequest:
@@ -101,7 +101,9 @@ class Accept(Stage):
         service = self._services.get(fields.get("service", ""))
         if service is None:
             return None
-        most = lowered(service.limits, given(fields)).disk
+        most = service.limits.disk
+        if asked := fields.get("disk"):
+            most = min(most, parse_size(asked))
         return BundleTooLarge(service.name, service.limits.disk, most)
 
     async def check_ticket(self, ticket: Ticket, idempotency_key: str | None) -> None:

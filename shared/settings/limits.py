@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from pydantic import Field
@@ -63,17 +62,3 @@ def parse_limit(name: str, text: str) -> float:
     if count < COUNTS[name]:
         raise ValueError(f"{text!r} is too little: it must be at least {COUNTS[name]:g}")
     return count
-
-
-def lowered(limits: Limits, asked: Mapping[str, str]) -> Limits:
-    """``limits``, lowered to those in ``asked``. None is raised: the service's limits are the most.
-
-    Raises:
-        ValueError: as :func:`parse_limit`.
-    """
-    changes = {
-        name: min(getattr(limits, name), parse_limit(name, asked[name]))
-        for name in FIELDS
-        if name in asked
-    }
-    return limits.model_copy(update=changes)
