@@ -181,7 +181,7 @@ async def test_a_claim_begins_an_attempt_and_one_that_no_agent_took_leaves_none(
     job = await jobs.claimed(limits=Limits(cpus=2))
     (attempt,) = await jobs.attempts(job.id)
     assert (attempt.job_id, attempt.number, attempt.state) == (job.id, 1, S.PROCESSING)
-    assert (attempt.agent, attempt.claimed_at, attempt.limits.cpus) == ("node", 20, 2)
+    assert (attempt.agent, attempt.claimed_at) == ("node", 20)
     assert attempt.ended_at is None
     back = await jobs.to(job, S.QUEUED, changes=BACK)
     assert await jobs.attempts(job.id) == []
