@@ -16,14 +16,11 @@ from shared.clock import Clock, Micros
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc
 
-_MAX_PLACES: Final = 1_000
-"""Payloads of one agent; then no more are read from it."""
-_LARGE: Final = 16 << 10
-"""Bytes of a payload's document that count as one more payload."""
 _MAX_BYTES: Final = 8 << 20
-"""Of one agent's results in memory, and of those that are taken at once. What comes beyond that is
-let go, and fetched in its turn: an agent that is faster than this server's disk costs no more
-memory than this."""
+"""Of one agent's reports, and of those that are taken at once. Then no more are read from it: an
+agent that is faster than this server's disk costs no more memory than this."""
+_REPORT_BYTES: Final = 8 << 10
+"""Of a report with a short document and no result."""
 Which: TypeAlias = tuple[str, int]
 """Agent, and id of the payload there."""
 
@@ -39,7 +36,7 @@ class Report:
         taken_at: when the agent took the attempt, where no row says so yet.
         tries: how often it could not be followed.
         failing_since: when it could not for the first time (monotonic).
-        places: of its agent's, which it takes.
+        document_bytes: of the document.
         fetching: its attempt has ended, and there is room for what it left.
     """
 
@@ -51,12 +48,17 @@ class Report:
     taken_at: Micros | None = None
     tries: int = 0
     failing_since: float | None = None
-    places: int = 0
+    document_bytes: int = 0
     fetching: bool = False
 
     @property
     def which(self) -> Which:
         return self.agent.name, self.payload.id
+
+    @property
+    def size(self) -> int:
+        """About as many as it takes in memory."""
+        return _REPORT_BYTES + self.document_bytes + len(self.content or b"")
 
     @property
     def result(self) -> bytes | None:
@@ -72,7 +74,6 @@ class Report:
         self.content = earlier.content if self.content is None else self.content
         self.taken_at = earlier.taken_at if self.taken_at is None else self.taken_at
         self.tries, self.failing_since = earlier.tries, earlier.failing_since
-        self.places += earlier.places
 
 
 class Inbox:
@@ -93,27 +94,21 @@ class Inbox:
         self._waiting: dict[Which, Report] = {}
         self._busy: dict[Which, Report] = {}
         """Those that are being looked at."""
-        self._places: dict[str, asyncio.Semaphore] = {}
         self._bytes = Counter[str]()
+        """agent -> of its reports"""
+        self._room = asyncio.Event()
+        """Set when there are fewer."""
 
     async def receive(
         self, agent: Agent, payload: PayloadDoc, content: bytes | None, size: int
     ) -> None:
-        """As :meth:`put`; waits while too many of the agent's payloads, or too large ones, are not
-        followed yet. So an agent that reports without end fills its connection only. ``size``:
-        bytes of the document.
+        """As :meth:`put`; waits while too many of the agent's reports, or too large ones, are not
+        followed yet. So an agent that reports without end fills its connection only.
         """
-        which = (agent.name, payload.id)
-        places = self._places.setdefault(agent.name, asyncio.Semaphore(_MAX_PLACES))
-        taken, is_new = 0, which not in self._waiting and which not in self._busy
-        try:
-            while taken < size // _LARGE + is_new:
-                await places.acquire()
-                taken += 1
-        except asyncio.CancelledError:
-            self._release(agent.name, taken)
-            raise
-        self.put(agent, payload, content, places=taken)
+        while self._bytes[agent.name] >= _MAX_BYTES:
+            self._room.clear()
+            await self._room.wait()
+        self.put(agent, payload, content, size=size)
 
     def put(
         self,
@@ -121,31 +116,29 @@ class Inbox:
         payload: PayloadDoc,
         content: bytes | None = None,
         taken_at: Micros | None = None,
-        places: int = 0,
+        size: int = 0,
     ) -> None:
         """Add a report, unless it has no key: what polls an agent without keys adds one, and sees
-        what becomes of the others.
+        what becomes of the others. ``size``: bytes of the document.
         """
         try:
             key = AttemptKey.parse(payload.key or "")
         except ValueError:
-            self._release(agent.name, places)
             return
+        if self._bytes[agent.name] >= _MAX_BYTES:
+            content = None  # of an agent that is polled; it is fetched in its turn
         due = self._clock.monotonic()
         if payload.status not in outcome.ENDED:
             due += self._delay_s
-        if content is not None and self._bytes[agent.name] + len(content) > _MAX_BYTES:
-            content = None
-        self._bytes[agent.name] += len(content or b"")
-        report = Report(agent, payload, key, due, content, taken_at, places=places)
+        report = Report(agent, payload, key, due, content, taken_at, document_bytes=size)
         known = self._waiting.get(report.which)
         if known is not None:
+            self._free(known)
             if known.payload.key == payload.key and not outcome.goes_on(known.payload, payload):
                 report.payload, report.key, report.due = known.payload, known.key, known.due
-            if content is not None:
-                self._bytes[agent.name] -= len(known.content or b"")
             report.take_over(known)
         self._waiting[report.which] = report
+        self._bytes[agent.name] += report.size
         self._wake()
 
     def take(self, most: int) -> list[Report]:
@@ -156,7 +149,7 @@ class Inbox:
         taken = list[Report]()
         for one in self._waiting.values():
             if one.due <= now and one.which not in self._busy:
-                size += len(one.content or b"")
+                size += one.size
                 if len(taken) == most or (taken and size > _MAX_BYTES):
                     break
                 taken.append(one)
@@ -171,25 +164,23 @@ class Inbox:
 
     def done(self, report: Report) -> None:
         """It was followed, or is not wanted any more."""
-        if self._busy.get(report.which) is report:
-            del self._busy[report.which]
-            self._bytes[report.agent.name] -= len(report.content or b"")
-            self._release(report.agent.name, report.places)
+        if self.is_busy(report):
+            self._free(self._busy.pop(report.which))
             if report.which in self._waiting:
                 self._wake()
 
     def again(self, report: Report, delay_s: float) -> None:
         """It is to be looked at again, in its place a newer one as soon as there is one."""
-        if self._busy.get(report.which) is not report:
+        if not self.is_busy(report):
             return
-        del self._busy[report.which]
+        self._free(self._busy.pop(report.which))
+        report.content = None  # it is fetched when it is tried again
         newer = self._waiting.get(report.which)
         if newer is None:
             report.due = self._clock.monotonic() + delay_s
             self._waiting[report.which] = report
+            self._bytes[report.agent.name] += report.size
         else:
-            if newer.content is not None:
-                self._bytes[report.agent.name] -= len(report.content or b"")
             newer.take_over(report)
         self._wake()
 
@@ -226,12 +217,10 @@ class Inbox:
         forgotten = set[Which]()
         for reports in (self._waiting, self._busy):
             for which in [which for which in reports if agent in (None, which[0])]:
-                report = reports.pop(which)
-                self._bytes[which[0]] -= len(report.content or b"")
-                self._release(which[0], report.places)
+                self._free(reports.pop(which))
                 forgotten.add(which)
         return forgotten
 
-    def _release(self, agent: str, places: int) -> None:
-        for _ in range(places):
-            self._places[agent].release()
+    def _free(self, report: Report) -> None:
+        self._bytes[report.agent.name] -= report.size
+        self._room.set()

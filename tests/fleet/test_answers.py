@@ -217,6 +217,7 @@ def test_a_result_that_came_with_a_report_counts_only_as_announced() -> None:
 
 
 def test_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None:
+    monkeypatch.setattr(inbox, "_REPORT_BYTES", 0)
     monkeypatch.setattr(inbox, "_MAX_BYTES", 2 * len(CONTENT))
     reports = Inbox(0.0, SimClock(), lambda: None)
     agents = [SimpleNamespace(name=name, supports_events=True) for name in ("node", "other")]
@@ -243,7 +244,7 @@ def test_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None
 async def test_of_two_reports_of_a_payload_one_is_looked_at_and_what_both_hold_comes_back(
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(inbox, "_MAX_PLACES", 1)
+    monkeypatch.setattr(inbox, "_MAX_BYTES", 2 * inbox._REPORT_BYTES)
     woken = list[None]()
     reports = Inbox(0.0, SimClock(), lambda: woken.append(None))
     node = cast(Agent, SimpleNamespace(name="node", supports_events=True))
@@ -251,16 +252,20 @@ async def test_of_two_reports_of_a_payload_one_is_looked_at_and_what_both_hold_c
         await reports.receive(node, reported(1), CONTENT, 0)
         (older,) = reports.take(9)
         older.tries = 3
-        reports.put(node, reported(1))
+        reports.put(node, reported(1), CONTENT)
         assert reports.take(9) == [], "the older one is looked at"
         reports.again(older, 60.0)
         (newer,) = reports.take(9)
-        assert (newer.content, newer.tries, newer.places) == (CONTENT, 3, 1)
+        assert (newer.content, newer.tries) == (CONTENT, 3)
+        reports.again(newer, 0.0)
+        assert newer.content is None, "what cannot be followed now takes little memory"
+        reports.put(node, reported(1))
+        (newest,) = reports.take(9)
         reports.put(node, reported(1))
         woken.clear()
-        reports.done(newer)
+        reports.done(newest)
         assert woken, "another one waits behind it"
-        await reports.receive(node, reported(2), None, 0)
+        reports.put(node, reported(2))
         assert reports.forget_agent("node") == {("node", 1), ("node", 2)}
         await reports.receive(node, reported(3), None, 0)
 

@@ -425,7 +425,7 @@ class Flood:
     """
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inbox, "_MAX_PLACES", 3)
+        monkeypatch.setattr(inbox, "_MAX_BYTES", 3 * inbox._REPORT_BYTES)
         monkeypatch.setattr(get, "_MAX_DISCARDS", 2)
         self.world, self.agent = world, world.agents[0]
         self.go, self.asked, self.now = asyncio.Event(), list[int](), Counter[str]()
@@ -463,7 +463,6 @@ async def test_payloads_without_end_are_read_no_faster_than_they_are_looked_at(w
     flood = Flood(world, monkeypatch)
     naming = await flood.names(*range(1, 11))
     assert not naming.done()
-    assert (await flood.names(1)).done(), "news of one of them passes"
     asked_for = PayloadDoc(id=11, status=PayloadState.COMPLETED, key="11.1")
     world.get.inbox.put(flood.agent, asked_for)  # and what the server asked for
     assert flood.asked == [1, 2]
@@ -472,21 +471,15 @@ async def test_payloads_without_end_are_read_no_faster_than_they_are_looked_at(w
 
 
 async def test_large_words_of_an_agent_take_the_room_of_many_and_give_it_back(world, monkeypatch):
-    """So what it says is bounded in bytes, too, also where it only says more about a payload."""
+    """Also where it only says more about a payload."""
     await world.start()
     flood = Flood(world, monkeypatch)
-    assert (await flood.names(1, size=2 * inbox._LARGE)).done()
-    more = await flood.names(1, size=inbox._LARGE)
-    small = await flood.names(2)
+    assert (await flood.names(1, size=2 * inbox._REPORT_BYTES)).done()
+    more, small = await flood.names(1), await flood.names(2)
     assert (more.done(), small.done()) == (False, False)
-    for waits in (more, small):
-        waits.cancel()
-    await asyncio.wait([more, small])
-    assert await flood.over() == {1}
+    small.cancel()
+    assert await flood.over(more) == {1}
     flood.go.clear()
-    cut = await flood.names(3, size=100 * inbox._LARGE)
-    cut.cancel()
-    await asyncio.wait([cut])
     rest = [await flood.names(number) for number in (4, 5, 6, 7)]
     assert [one.done() for one in rest] == [True, True, True, False], "all the room was given back"
     assert await flood.over(*rest) == {1, 4, 5, 6, 7}
