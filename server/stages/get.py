@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import AsyncIterable, Callable, Coroutine
+from collections import defaultdict
+from collections.abc import AsyncIterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final, Literal
 
 import structlog
 
@@ -43,7 +44,7 @@ from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 log = structlog.get_logger()
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
-_MAX_DISCARDS: Final = 8  # of one agent at once
+_MAX_KILLS: Final = 8  # of one agent at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,31 +52,24 @@ class Settled:
     """What became of a report.
 
     Attributes:
+        then: what is to be done for its payload: killed, because no job waits for it; its result
+            fetched first, and nothing was changed; acknowledged; empty: nothing.
         payload: as it is believed.
-        is_done: the job is where its payload is.
-        expected: the job waits for it; where it is not done, the result has to be fetched first.
-        job: whose payload it is, as it is after it; None: nobody's.
-        attempt: as it was recorded, if it is past.
+        job: that is where its payload is, or whose result is to be fetched; None: no job was
+            changed.
+        expected: the job waits for it; else its attempt is past, and only lacks the result.
     """
 
+    then: Literal["", "kill", "fetch", "acknowledge"]
     payload: PayloadDoc
-    is_done: bool = False
-    expected: bool = True
     job: Job | None = None
-    attempt: Attempt | None = None
+    expected: bool = True
 
 
 def _job(tx: Tx, key: AttemptKey) -> Job | None:
     try:
         return jobs.get(tx, key.job_id)
     except NoSuchJob:
-        return None
-
-
-def _attempt(tx: Tx, key: AttemptKey) -> Attempt | None:
-    try:
-        return attempts.get(tx, key)
-    except NoSuchAttempt:
         return None
 
 
@@ -94,8 +88,8 @@ class Get(Stage):
         self.results = Results(core.contents, core.scratch, core.clock, core.wakeups.send)
         self.progress = Progress(core)
         self._tasks = AgentTasks[Which]("payload.failed")
-        self._discards: dict[str, asyncio.Semaphore] = {}
-        """agent -> its share of kills and acknowledgements of payloads that no job waits for"""
+        self._kills = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MAX_KILLS))
+        """agent -> its share of kills of payloads that no job waits for"""
 
     async def receive(
         self, agent: Agent, payload: PayloadDoc, result: bytes | None = None, size: int = 0
@@ -185,7 +179,7 @@ class Get(Stage):
                 # Its own agent says what becomes of it. Nothing here is killed or deleted: this may
                 # be that agent, and the job as it was before the agent was renamed.
                 log.warning("payload.refused", agent=agent.name, key=payload.key, of=job.agent)
-                return Settled(payload)
+                return Settled("", payload)
             believed = outcome.is_of(job, payload, agent.name)
             if not believed and job.bundle is not None:
                 # The agent has another bundle under the job's key, so it has no payload of the job.
@@ -195,22 +189,56 @@ class Get(Stage):
                     what = f"agent {agent.name} has another bundle under the job's key"
                     jobs.move(tx, self._lost(job, what))
         elif job is not None:
-            attempt = _attempt(tx, key)
-            if attempt is not None:
+            with suppress(NoSuchAttempt):
+                attempt = attempts.get(tx, key)
                 believed = outcome.is_of(job, payload, agent.name, agent.agent_id, attempt)
         if job is None or not believed or job.key != key or not outcome.expects(job, payload):
-            of = (job, attempt) if believed else (None, None)
-            return Settled(payload, False, False, *of)
+            of = job if believed else None
+            return self._follow_unexpected(tx, report, payload, result, of, attempt)
         payload = outcome.bounded(job, payload)
+        ended = payload.status in outcome.ENDED
         move = self._advance(job, report, payload)
         if move is None:
-            return Settled(payload, True, True, job)
-        if payload.status in outcome.ENDED:
+            return Settled("acknowledge" if ended else "", payload, job)
+        if ended:
             if outcome.left_children(payload) or (payload.result is not None and result is None):
-                return Settled(payload, False, True, job)
+                return Settled("fetch", payload, job)
             if result is not None:
                 move = dataclasses.replace(move, facts={**move.facts, "result": result})
-        return Settled(payload, True, True, jobs.move(tx, move))
+        return Settled("acknowledge" if ended else "", payload, jobs.move(tx, move))
+
+    def _follow_unexpected(
+        self,
+        tx: Tx,
+        report: Report,
+        payload: PayloadDoc,
+        result: Result | None,
+        job: Job | None,
+        attempt: Attempt | None,
+    ) -> Settled:
+        """End a payload that no job waits for, keep what it left, and let the agent delete it.
+
+        Args:
+            job: whose it is; None: nobody's.
+            attempt: as it was recorded, if it is past.
+        """
+        agent = report.agent.name
+        if not report.agent.supports_events:
+            return Settled("", payload)  # it was asked just before, and deletes by age
+        if payload.status not in outcome.ENDED:
+            log.warning("payload.stale", agent=agent, key=payload.key, status=payload.status)
+            return Settled("kill", payload)  # the agent reports its end
+        if job is not None and attempt is not None and attempt.ended_at and not attempt.result:
+            payload = outcome.bounded(job, payload)
+            if payload.result is not None:
+                if result is None:
+                    return Settled("fetch", payload, job, expected=False)
+                if attempts.attach_result(tx, report.key, result):
+                    return Settled("acknowledge", payload, job, expected=False)
+        if job is None or job.state not in states.ENDED:
+            why = "no job waits for it" if job is None else f"its job is {job.state} by now"
+            log.warning("payload.dropped", agent=agent, key=payload.key, why=why)
+        return Settled("acknowledge", payload)
 
     def _advance(self, job: Job, report: Report, payload: PayloadDoc) -> Move | None:
         service, now, agent = self._service(job.service), self._clock.now(), report.agent.name
@@ -220,25 +248,18 @@ class Get(Stage):
         """Go on once the change was made: acknowledge what has ended, fetch what did not come."""
         if not self.inbox.is_busy(report):
             return  # its agent is called in another way by now, and reports it again
-        work: Callable[[], Coroutine[Any, Any, None]]
         if isinstance(answer, Exception):
             work = functools.partial(self._failed, report, answer)
         elif isinstance(answer, BaseException):
             raise answer
-        elif self._wants_more(answer):
+        elif answer.then:
             work = functools.partial(self._go_on, report, answer)
         else:
-            if answer.is_done:
+            if answer.job is not None:
                 self.progress.follow(report.agent.name, report.key, answer.payload)
             self._done(report)
             return
         self._tasks.start(report.agent.name, report.which, work)
-
-    @staticmethod
-    def _wants_more(settled: Settled) -> bool:
-        if settled.is_done:
-            return settled.payload.status in outcome.ENDED
-        return not settled.expected or settled.job is not None
 
     def _done(self, report: Report) -> None:
         self.results.done(report.which)
@@ -246,59 +267,58 @@ class Get(Stage):
 
     # -- one payload, in a task of its own
 
-    async def _go_on(self, report: Report, answer: Settled) -> None:
+    async def _go_on(self, report: Report, settled: Settled) -> None:
         agent, payload = report.agent, report.payload
         self.progress.forget(report.key)
         try:
-            if answer.is_done:
+            if settled.then == "kill":
+                with suppress(NoSuchPayload):
+                    async with self._kills[agent.name]:
+                        await agent.kill(payload.id, payload.key)
+            else:
+                if settled.then == "fetch":
+                    settled = await self._fetch(report, settled)
+                if settled.then != "acknowledge":
+                    self.inbox.again(report, 0.0)  # somebody else moved the job meanwhile
+                    return
                 await agent.acknowledge(payload.id, payload.key)
-            elif not answer.expected:
-                await self._end_unexpected(report, answer)
-            elif not await self._end(report, answer):
-                self.inbox.again(report, 0.0)  # somebody else moved the job meanwhile
-                return
         except Exception as problem:  # noqa: BLE001 - it is logged there
             await self._failed(report, problem)
         else:
             self._done(report)
 
-    async def _end(self, report: Report, settled: Settled) -> bool:
-        """Fetch the result of an attempt, end its job with it, and acknowledge it.
-
-        Returns:
-            False: the job was moved meanwhile; nothing was changed.
-        """
-        agent, payload, job = report.agent, settled.payload, settled.job
-        assert job is not None, "it is expected"
+    async def _fetch(self, report: Report, settled: Settled) -> Settled:
+        """Fetch the result of an attempt, and follow its report with it."""
+        payload, job = settled.payload, settled.job
+        assert job is not None, "its result is wanted"
         payload = await self._fitting(report, payload, job)
-        report.fetching = True
-        self._wakeups.send()
+        if settled.expected:
+            report.fetching = True
+            self._wakeups.send()
         async with self._storage.pending(FileKind.RESULT) as pending:
             result = None
             if payload.result is not None:
                 result = await self.results.fetch(
-                    *(agent, payload.id, payload.result, report.result, pending)
+                    *(report.agent, payload.id, payload.result, report.result, pending)
                 )
-            ended = await self._end_with(report, job, payload, result)
-            if ended:
+            if settled.expected and result is not None and outcome.left_children(payload):
+                settled = await self._end_with_children(report, job, settled, payload, result)
+            else:
+                settled = await self._database.submit(self._follow, report, payload, result)
+            if settled.then == "acknowledge" and settled.job is not None:
                 pending.commit()
-        if ended:
-            await agent.acknowledge(payload.id, payload.key)
-        return ended
+        return settled
 
-    async def _end_with(
-        self, report: Report, job: Job, payload: PayloadDoc, result: Result | None
-    ) -> bool:
-        if result is None or not outcome.left_children(payload):
-            settled = await self._database.submit(self._follow, report, payload, result)
-            return settled.is_done
+    async def _end_with_children(
+        self, report: Report, job: Job, settled: Settled, payload: PayloadDoc, result: Result
+    ) -> Settled:
         move = self._advance(job, report, payload)
         assert move is not None, "it has not ended"
         move = dataclasses.replace(move, facts={**move.facts, "result": result})
-        deferred = await self._deferral(job, move, result)
-        if isinstance(deferred, bool):
-            return deferred
-        return await self._database.write(jobs.move, deferred) is not None
+        ended = await self._deferral(job, move, result)
+        if not isinstance(ended, bool):
+            ended = await self._database.write(jobs.move, ended) is not None
+        return dataclasses.replace(settled, then="acknowledge") if ended else settled
 
     async def _failed(self, report: Report, problem: Exception) -> None:
         """Whatever fails, the report is kept and looked at again: an end is reported once, and its
@@ -369,39 +389,6 @@ class Get(Stage):
             job = (jobs.move(tx, move) if move is not None else None) or job
         if JobState.UNKNOWN in states.NEXT[job.state]:
             jobs.move(tx, outcome.unknown(job, self._clock.now(), message))
-
-    # -- payloads that no job waits for
-
-    async def _end_unexpected(self, report: Report, answer: Settled) -> None:
-        """End the payload, keep what it left, and let the agent delete it."""
-        agent, payload = report.agent, answer.payload
-        if not agent.supports_events:
-            return  # it was asked just before, and deletes by age
-        job, attempt = answer.job, answer.attempt
-        discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
-        if payload.status not in outcome.ENDED:
-            log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
-            with suppress(NoSuchPayload):
-                async with discards:
-                    await agent.kill(payload.id, payload.key)
-            return  # the agent reports its end
-        kept = False
-        lacks_result = attempt is not None and attempt.ended_at is not None and not attempt.result
-        if lacks_result and job is not None:
-            payload = await self._fitting(report, outcome.bounded(job, payload), job)
-        if lacks_result and payload.result is not None:
-            async with self._storage.pending(FileKind.RESULT) as pending:
-                result = await self.results.fetch(
-                    *(agent, payload.id, payload.result, report.result, pending)
-                )
-                kept = await self._database.write(attempts.attach_result, report.key, result)
-                if kept:
-                    pending.commit()
-        if not kept and (job is None or job.state not in states.ENDED):
-            why = "no job waits for it" if job is None else f"its job is {job.state} by now"
-            log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
-        async with discards:
-            await agent.acknowledge(payload.id, payload.key)
 
     async def _fitting(self, report: Report, payload: PayloadDoc, job: Job) -> PayloadDoc:
         """The payload; without its result if there is no room, and its job was cancelled: then

@@ -176,6 +176,6 @@ class Round(Stage):
 
 def _ends(answer: Settled | BaseException) -> bool:
     """Whether a job has ended by it."""
-    if isinstance(answer, BaseException) or answer.job is None:
+    if isinstance(answer, BaseException) or answer.then != "acknowledge":
         return False
-    return answer.is_done and answer.job.ended
+    return answer.expected and answer.job is not None and answer.job.ended

@@ -420,18 +420,18 @@ async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world
 
 
 class Flood:
-    """An agent names payloads that no job has, and takes its time to forget them; three of it may
-    be looked at, and two of them be ended.
+    """An agent names payloads that no job has, and takes its time to end them; three of it may be
+    looked at, and two of them be ended.
     """
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inbox, "_MAX_BYTES", 3 * inbox._REPORT_BYTES)
-        monkeypatch.setattr(get, "_MAX_DISCARDS", 2)
+        monkeypatch.setattr(get, "_MAX_KILLS", 2)
         self.world, self.agent = world, world.agents[0]
         self.go, self.asked, self.now = asyncio.Event(), list[int](), Counter[str]()
-        self.agent.acknowledge = self._acknowledge  # type: ignore[method-assign]
+        self.agent.kill = self._kill  # type: ignore[method-assign]
 
-    async def _acknowledge(self, payload_id: int, key: str | None = None) -> None:
+    async def _kill(self, payload_id: int, key: str | None = None) -> None:
         self.asked.append(payload_id)
         self.now["asked"] += 1
         self.now["most"] = max(self.now["most"], self.now["asked"])
@@ -443,7 +443,7 @@ class Flood:
 
         async def name() -> None:
             for number in numbers:
-                payload = PayloadDoc(id=number, status=PayloadState.COMPLETED, key=f"{number}.1")
+                payload = PayloadDoc(id=number, status=PayloadState.RUNNING, key=f"{number}.1")
                 await self.world.get.receive(self.agent, payload, size=size)
 
         naming = asyncio.create_task(name())
@@ -451,7 +451,7 @@ class Flood:
         return naming
 
     async def over(self, *naming: asyncio.Task[None]) -> set[int]:
-        """It forgets them all. Returns those that it was asked to forget."""
+        """It ends them all. Returns those that it was asked to end."""
         self.go.set()
         await asyncio.gather(*naming)
         await self.world.settle()
@@ -463,7 +463,7 @@ async def test_payloads_without_end_are_read_no_faster_than_they_are_looked_at(w
     flood = Flood(world, monkeypatch)
     naming = await flood.names(*range(1, 11))
     assert not naming.done()
-    asked_for = PayloadDoc(id=11, status=PayloadState.COMPLETED, key="11.1")
+    asked_for = PayloadDoc(id=11, status=PayloadState.RUNNING, key="11.1")
     world.get.inbox.put(flood.agent, asked_for)  # and what the server asked for
     assert flood.asked == [1, 2]
     assert await flood.over(naming) == {*range(1, 12)}
