@@ -195,7 +195,8 @@ class Get(Stage):
         if job is None or not believed or job.key != key or not outcome.expects(job, payload):
             of = job if believed else None
             return self._follow_unexpected(tx, report, payload, result, of, attempt)
-        payload = outcome.bounded(job, payload)
+        if agent.supports_events:  # a job-orchestrator client knows no limits
+            payload = outcome.bounded(job, payload)
         ended = payload.status in outcome.ENDED
         move = self._advance(job, report, payload)
         if move is None:
@@ -255,7 +256,7 @@ class Get(Stage):
         elif answer.then:
             work = functools.partial(self._go_on, report, answer)
         else:
-            if answer.job is not None:
+            if answer.job is not None and report.agent.supports_events:
                 self.progress.follow(report.agent.name, report.key, answer.payload)
             self._done(report)
             return
@@ -326,8 +327,9 @@ class Get(Stage):
         """
         agent, payload = report.agent, report.payload
         report.tries += 1
-        if not agent.reachable:
-            self._done(report)  # it reports everything again once it is back
+        is_gone = isinstance(problem, NoSuchPayload) and not agent.supports_events
+        if is_gone or not agent.reachable:
+            self._done(report)  # it is asked again, or reports everything again once it is back
             return
         no_room = problem if isinstance(problem, OSError) and is_disk_full(problem) else None
         if isinstance(problem, AgentError | OSError):

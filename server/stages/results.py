@@ -192,6 +192,8 @@ class Results:
                 async with self._downloads[agent.name]:
                     fetched = await agent.fetch(payload_id, content, announced.size)
             except NoSuchPayload as problem:
+                if not agent.supports_events:
+                    raise
                 raise Unreachable(str(problem), sent=True) from problem
             if agent.supports_events and announced.sha256 != fetched.sha256:
                 raise Unreachable(

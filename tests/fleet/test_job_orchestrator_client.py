@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from tests.kit.clock import SimClock
@@ -47,6 +48,39 @@ async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client, size
     (held,) = client.payloads.values()
     assert held.files == files
     assert held.file_names["data/in.pdb"] == "in.pdb"
+
+
+@pytest.mark.parametrize("then", ["Completed", "Failed"])
+async def test_it_knows_no_limits_so_a_large_result_is_no_fault_of_its_own(
+    tmp_path, client, monkeypatch, then
+):
+    monkeypatch.setattr("server.domain.outcome.ZIP_OVERHEAD", 0)
+    client.then, client.result = then, bytes(2 << 20)
+    little = '[services.my_service]\nlimits = { results = "1MiB", log = "64KiB" }\n'
+    async with driving(tmp_path, client, extra=little) as caller:
+        job = await caller.job(await caller.upload())
+        reason = None if then == "Completed" else "exit_code"
+        assert (job["status"], job["reason"], job["attempt"]) == (then, reason, 1)
+        assert (
+            len((await unpacked(caller, f"/download_partial/{job['id']}")).read("result"))
+            == 2 << 20
+        )
+
+
+async def test_a_large_result_that_it_has_no_more_is_not_waited_for(tmp_path, client, monkeypatch):
+    """It is polled for it no more, so what fetches the result has to notice."""
+    client.result, retrieve = bytes(2 << 20), client.retrieve
+
+    async def once(request: web.Request) -> web.StreamResponse:
+        answer = await retrieve(request)
+        if answer.content_type == "application/zip":
+            client.payloads.clear()
+        return answer
+
+    client.retrieve = once
+    async with driving(tmp_path, client, extra=ONCE) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
 
 
 async def test_children_of_a_batch_are_not_sent_there(tmp_path, client):
@@ -98,6 +132,7 @@ async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client)
         assert await caller.terminate(job_id) == (200, killed)
         assert client.killed == [1]
         assert (await caller.job(job_id))["status"] == "Cancelled"
+        assert not caller.server.context.get.progress._followed, "it reports nothing by itself"
         assert (await caller.get(f"/download/{job_id}"))[1] == "application/json"
         client.kill_says = True  # that has no key: what polls the client sees what becomes of it
         job_id = await running(caller)
