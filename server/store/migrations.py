@@ -87,7 +87,8 @@ _1: Migration = (
         inputs_from TEXT NOT NULL DEFAULT '[]',
         outputs TEXT NOT NULL DEFAULT '[]',
         result_files TEXT NOT NULL DEFAULT 'all',
-        callback_url TEXT
+        callback_url TEXT,
+        idempotency_key TEXT
     ) STRICT
     """,
     # Partial, so that a million ended jobs cost the loops nothing.
@@ -120,6 +121,12 @@ _1: Migration = (
     CREATE INDEX jobs_delayed_by_age ON jobs (state, queued_at)
         WHERE state = 'Queued' AND not_before > 0 AND attempt > 0
     """,
+    # Uploads that are repeated.
+    """
+    CREATE UNIQUE INDEX jobs_by_key ON jobs (user_id, idempotency_key)
+        WHERE idempotency_key IS NOT NULL
+    """,
+    "CREATE INDEX jobs_with_key ON jobs (created_at) WHERE idempotency_key IS NOT NULL",
     # Lists, newest first.
     "CREATE INDEX jobs_by_time ON jobs (created_at, id)",
     "CREATE INDEX jobs_by_reason ON jobs (reason, id) WHERE reason IS NOT NULL",
@@ -187,17 +194,6 @@ _1: Migration = (
     ) STRICT
     """,
     "CREATE INDEX events_of_job ON events (job_id, seq)",
-    """
-    CREATE TABLE idempotency_keys (
-        user_id TEXT NOT NULL,
-        key TEXT NOT NULL,
-        job_id INTEGER NOT NULL REFERENCES jobs (id),
-        created_at INTEGER NOT NULL,
-        PRIMARY KEY (user_id, key)
-    ) STRICT, WITHOUT ROWID
-    """,
-    "CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at)",
-    "CREATE INDEX idempotency_keys_of_job ON idempotency_keys (job_id)",
     """
     CREATE TABLE attempts (
         job_id INTEGER NOT NULL REFERENCES jobs (id),

@@ -109,7 +109,7 @@ def result(row: Row) -> Result | None:
 _WITH_A_NEW_ONE: Final = (
     *(field.name for field in dataclasses.fields(Wanted)),
     *("user_id", "service", "limits", "timeout_s", "created_at", "submitted_by", "not_before"),
-    "schedule_id",
+    *("schedule_id", "idempotency_key"),
 )
 
 

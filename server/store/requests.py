@@ -69,9 +69,6 @@ def insert_job(
     for tag in set(new.tags):
         insert(tx, "job_tags", {"tag": tag, "job_id": job.id})
     dependencies.add(tx, job.id, new, found)
-    if new.idempotency_key is not None:
-        values = {"user_id": new.user_id, "key": new.idempotency_key, "job_id": job.id}
-        insert(tx, "idempotency_keys", values | {"created_at": new.created_at})
     if new.batch is not None:
         _add_batch(tx, job.id, new.batch)
     append(tx, [jobs.event_of(tx, job, None, Step(job.state, new.created_at, message))])
@@ -82,10 +79,7 @@ def insert_job(
 
 def job_of_key(tx: Tx, user_id: str, key: str) -> Job | None:
     rows = tx.rows(
-        """
-        SELECT jobs.* FROM idempotency_keys JOIN jobs ON jobs.id = job_id
-        WHERE idempotency_keys.user_id = :user_id AND key = :key
-        """,
+        "SELECT * FROM jobs WHERE user_id = :user_id AND idempotency_key = :key",
         {"user_id": user_id, "key": key},
     )
     return records.job(rows[0]) if rows else None

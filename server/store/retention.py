@@ -64,8 +64,8 @@ def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]
     """
     ids = [job.id for move in moves if (job := jobs.move(tx, move)) is not None]
     params = among(ids)
-    tx.rows(f"DELETE FROM idempotency_keys WHERE job_id {AMONG}", params)  # noqa: S608
-    tx.rows(f"UPDATE jobs SET array_line = NULL WHERE id {AMONG}", params)  # noqa: S608
+    sql = f"UPDATE jobs SET array_line = NULL, idempotency_key = NULL WHERE id {AMONG}"  # noqa: S608
+    tx.rows(sql, params)
     # The children of a batch go with their parent, which is never queued again.
     sql = f"UPDATE batches SET rest_after = 0 WHERE parent_id {AMONG} AND made > 0"  # noqa: S608
     tx.rows(sql, params)
@@ -161,7 +161,9 @@ def forget_old(tx: Tx, now: Micros) -> None:
     """Forget old idempotency keys, what was uploaded and used on old days, and used tickets that
     cannot come again.
     """
-    tx.rows("DELETE FROM idempotency_keys WHERE created_at < :at", {"at": now - _KEYS_KEPT})
+    old = "idempotency_key IS NOT NULL AND created_at < :at"
+    sql = f"UPDATE jobs SET idempotency_key = NULL WHERE {old}"  # noqa: S608 - no user input
+    tx.rows(sql, {"at": now - _KEYS_KEPT})
     tx.rows("DELETE FROM uploaded WHERE day < :day", {"day": day_of(now - _UPLOADED_KEPT)})
     tx.rows("DELETE FROM daily_usage WHERE day < :day", {"day": day_of(now - _USAGE_KEPT)})
     tx.rows("DELETE FROM used_tickets WHERE expires_at < :at", {"at": now})
@@ -170,8 +172,7 @@ def forget_old(tx: Tx, now: Micros) -> None:
 def delete_rows(tx: Tx, job_ids: Sequence[int]) -> None:
     """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
     params = among(job_ids)
-    of_jobs = ("job_tags", "events", "idempotency_keys", "attempts", "dependencies", "deliveries")
-    for table in of_jobs:
+    for table in ("job_tags", "events", "attempts", "dependencies", "deliveries"):
         tx.rows(f"DELETE FROM {table} WHERE job_id {AMONG}", params)  # noqa: S608
     tx.rows(f"DELETE FROM batches WHERE parent_id {AMONG}", params)  # noqa: S608
     tx.rows(f"DELETE FROM jobs WHERE id {AMONG}", params)  # noqa: S608

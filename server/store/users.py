@@ -116,12 +116,13 @@ def _removed(table: str, key: str) -> tuple[str, tuple[str, ...]]:
     return where, (f"DELETE FROM {where} AND {key} IN ({some})",)  # noqa: S608 - no user input
 
 
+_KEYED: Final = "user_id = :user AND idempotency_key IS NOT NULL"
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "jobs": (f"jobs WHERE {TOP} IN (0, 1) AND user_id = :user", ()),
     "schedules": ("schedules WHERE user_id = :user", ()),
     "tokens": ("tokens WHERE role = 'user' AND user_id = :user", ()),
     "deliveries": _removed("deliveries", "id"),
-    "keys": _removed("idempotency_keys", "key"),
+    "keys": (f"jobs WHERE {_KEYED}", (f"UPDATE jobs SET idempotency_key = NULL WHERE {_KEYED}",)),  # noqa: S608
     "uploaded": _removed("uploaded", "day"),
     "daily_usage": _removed("daily_usage", "day"),
     "audit": (

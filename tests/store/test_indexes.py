@@ -14,6 +14,7 @@ from server.store import (
     batches,
     bundles,
     children,
+    requests,
     retention,
     schedules,
     tokens,
@@ -79,8 +80,8 @@ USES: dict[str, Call] = {
     # What belongs to a job, or depends on it.
     "job_tags_of_job": writes(retention.delete_rows, [1]),
     "events_of_job": lambda jobs: jobs.moves(1, 100),
-    "idempotency_keys_of_job": writes(retention.delete_rows, [1]),
-    "idempotency_keys_by_age": writes(retention.forget_old, 1),
+    "jobs_by_key": reads(requests.job_of_key, "ann", "k"),
+    "jobs_with_key": writes(retention.forget_old, 1),
     "attempts_results": SWEEPS["files_in_use"],
     "bundles_by_content": reads(bundles.can_share, "d", 1),
     "dependencies_on": SWEEPS["waiting_for"],
