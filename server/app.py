@@ -38,7 +38,6 @@ from server.stages.tokens import USES_EVERY_S
 from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
-from server.store import identity
 from server.store.data_folder import lock_folder, open_data
 from server.store.statements import Listener as StoreListener
 from server.web import routes as pages
@@ -143,7 +142,8 @@ async def compose(
     """
     machine = machine or RealClock()
     live, table = LiveSettings(settings), settings.server
-    clock, database, record = await open_data(table, machine, stack, new_database=new_database)
+    data = await open_data(table, machine, stack, new_database=new_database)
+    clock, database, known, record = data
     new_name = functools.partial(secrets.token_hex, 16)
     min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
     scratch = Scratch(table.data_dir / "staging", new_name, min_free)
@@ -160,7 +160,6 @@ async def compose(
         wakeups=wakeups,
         measures=measures,
     )
-    known = await database.write(identity.begin, clock.now(), secrets.token_bytes)
     context = Context(core, known, record, machine, read)
     stack.push_async_callback(context.close)
     await context.load()

@@ -30,14 +30,14 @@ class Marks:
     Attributes:
         server: the server that made it; empty: no server has opened it yet.
         last_job, last_event: the highest numbers that were given.
-        starts: of servers with it; more is counted than was started, never less.
+        start: the number of the latest start of a server with it.
         former: the servers that it was put in place of.
     """
 
     server: str
     last_job: int
     last_event: int
-    starts: int
+    start: int
     former: tuple[str, ...] = ()
 
 
@@ -50,16 +50,8 @@ def marks(tx: Tx) -> Marks:
         former=tuple(json.loads(meta.get("former", "[]"))),
         last_job=given.get("jobs", 0),
         last_event=given.get("events", 0),
-        starts=int(meta.get("starts", 0)),
+        start=int(meta.get("start", 0)),
     )
-
-
-def count_start(connection: sqlite3.Connection, candidate: str, starts: int) -> None:
-    """A server starts with it: the name ``candidate`` is its own if it has none."""
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        identity.kept(Tx(connection), "server", candidate)
-        identity.put(Tx(connection), "starts", str(starts))
 
 
 def live_tokens(tx: Tx, now: Micros) -> list[tuple[str, str]]:

@@ -25,7 +25,8 @@ import structlog
 from server.domain.jobs import FileKind
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_names, stored_path
-from server.store import bundles, copies, retention, stored_rows
+from server.store import bundles, copies, identity, retention, stored_rows
+from server.store.identity import Identity
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
 from shared.files import durable
@@ -121,10 +122,10 @@ def _check_mounts(folder: Path) -> None:
 
 async def open_data(
     table: ServerTable, machine: Clock, stack: AsyncExitStack, *, new_database: bool = False
-) -> tuple[PersistentClock, Database, RecordKeeper]:
-    """Open them in the locked folder; the stack closes them. Raises WrongDatabase,
-    DatabaseUnavailable, OSError. ``new_database``: the database is to be used even if it is new, or
-    not that of the folder.
+) -> tuple[PersistentClock, Database, Identity, RecordKeeper]:
+    """Open them in the locked folder, and begin a run of the server; the stack closes them. Raises
+    WrongDatabase, DatabaseUnavailable, OSError. ``new_database``: the database is to be used even
+    if it is new, or not that of the folder.
     """
     _check_mounts(table.data_dir)
     path = table.database
@@ -135,10 +136,10 @@ async def open_data(
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS)
     stack.push_async_callback(database.close)
-    await database.run(lambda connection: _tie(connection, table, clock, new_database))
+    known = await database.run(lambda connection: _tie(connection, table, clock, new_database))
     keeper = RecordKeeper(table.data_dir, database)
     stack.push_async_callback(keeper.keep)  # at the end, too, before the database is closed
-    return clock, database, keeper
+    return clock, database, known, keeper
 
 
 class RecordKeeper:
@@ -159,23 +160,26 @@ class RecordKeeper:
 
 def _tie(
     connection: sqlite3.Connection, table: ServerTable, clock: Clock, new_database: bool
-) -> None:
-    """See that the folder and the database are of one server, and count the start in both."""
+) -> Identity:
+    """See that the folder and the database are of one server, and begin a run in both."""
     tx = Tx(connection)
-    record, marks = read_record(table.data_dir), copies.marks(tx)
+    record = read_record(table.data_dir)
     another = mismatch(tx, table.data_dir)
     if another not in ("", _OLDER) and not new_database:
         raise _wrong(table.data_dir, table.database, record, another)
     if another:
-        marks = _become_another(connection, table.data_dir, record, clock)
-    starts = 1 + max(marks.starts, 0 if record is None else record.starts)
-    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)
+        _become_another(connection, table.data_dir, record, clock)
+    above = 0 if record is None else record.start
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        known = identity.begin(tx, clock.now(), secrets.token_bytes, above)
     try:
         write_record(table.data_dir, copies.marks(tx))
     except OSError:
         if another:
             raise
         # The disk is full: the record is behind the database, as after a crash, and is kept later.
+    return known
 
 
 def mismatch(tx: Tx, folder: Path) -> str:
@@ -192,7 +196,7 @@ def mismatch(tx: Tx, folder: Path) -> str:
         if not known:
             return f"is that of server {marks.server[:8]}"
         # The database is written before the record: a crash in between leaves one that is newer.
-        older = marks.starts < record.starts or marks.last_event < record.last_event
+        older = marks.start < record.start or marks.last_event < record.last_event
         return _OLDER if older or marks.server != record.server else ""
     pages = [page for kind in FileKind for page in stored_names(folder, kind)]
     if pages and not any(retention.files_in_use(tx, page) for page in pages):
@@ -227,7 +231,7 @@ def _become_another(
     folder: Path,
     record: copies.Marks | None,
     clock: Clock,
-) -> copies.Marks:
+) -> None:
     """Go on as another server, with numbers that none of the two has given, and move aside what the
     database does not know.
     """
@@ -245,7 +249,6 @@ def _become_another(
         folder=str(to),
         tokens=[token for token, _ in copies.live_tokens(tx, clock.now())],
     )
-    return became
 
 
 def move_aside(folder: Path, clock: Clock, tx: Tx) -> tuple[int, Path]:

@@ -38,25 +38,28 @@ class Identity:
     webhook_key: bytes
 
 
-def begin(tx: Tx, now: Micros, random: Callable[[int], bytes]) -> Identity:
-    """Begin a run of the server; what the database has not been given yet, it is given. ``random``:
-    so many bytes that nobody can guess.
+def begin(tx: Tx, now: Micros, random: Callable[[int], bytes], above: int = 0) -> Identity:
+    """Begin a run of the server; what the database has not been given yet, it is given.
+
+    Args:
+        random: so many bytes that nobody can guess.
+        above: the number of a start that the database may not know.
     """
     former, rehearsal = value(tx, "former"), value(tx, "rehearsal")
     return Identity(
         server=kept(tx, "server", random(16).hex()),
         former=tuple(json.loads(former or "[]")),
-        start=new_start(tx, now, random(8).hex()),
+        start=new_start(tx, now, random(8).hex(), above),
         rehearsal=rehearsal is not None,
         **{name: bytes.fromhex(kept(tx, name, random(32).hex())) for name in _KEYS},
     )
 
 
-def new_start(tx: Tx, now: Micros, random_id: str) -> Start:
+def new_start(tx: Tx, now: Micros, random_id: str, above: int = 0) -> Start:
     """The start of this run of the server: higher than that of any earlier one, and than that of
     an earlier run of a copy of its data folder.
     """
-    number = max(int(value(tx, "start") or 0) + 1, now // SECOND)
+    number = max(int(value(tx, "start") or 0) + 1, above + 1, now // SECOND)
     put(tx, "start", str(number))
     return Start(number, random_id)
 

@@ -65,7 +65,7 @@ class Place(Folder):
         async with AsyncExitStack() as stack:
             lock_folder(read, stack)
             how = read, SimClock(), stack
-            _, database, keeper = await open_data(*how, new_database=new_database)
+            _, database, _, keeper = await open_data(*how, new_database=new_database)
             yield Store(database, []), keeper
 
     async def some(self, jobs: Store, count: int = 1) -> list[int]:
@@ -330,7 +330,7 @@ async def test_a_killed_start_or_a_full_disk_makes_no_database_older_and_loses_n
 
     where = {
         "move": "server.store.data_folder.move_aside",
-        "count": "server.store.copies.count_start",
+        "count": "server.store.identity.begin",
     }
     with monkeypatch.context() as patched:
         patched.setattr(where.get(step, "server.store.data_folder.write_record"), dies)
