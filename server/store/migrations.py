@@ -117,10 +117,6 @@ _1: Migration = (
     CREATE INDEX jobs_held ON jobs (state, agent, service, user_id)
         WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
     """,
-    """
-    CREATE INDEX jobs_delayed_by_age ON jobs (state, queued_at)
-        WHERE state = 'Queued' AND not_before > 0 AND attempt > 0
-    """,
     # Uploads that are repeated.
     """
     CREATE UNIQUE INDEX jobs_by_key ON jobs (user_id, idempotency_key)

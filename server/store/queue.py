@@ -19,14 +19,6 @@ DEFERRED: Final = "deferred = 1 AND state IN ('Queued', 'Running')"
 _AT_ONCE: Final = 1_000
 _DEADLINE: Final = f"({WAITS_SINCE} + queue_timeout_s * 1000000.0)"
 """As the index ``jobs_by_deadline`` has it."""
-# Queued again in the future: the clock was set back, and a delay that was counted from then means
-# nothing any more. A job that has not been sent yet has the time that its upload named.
-_DUE: Final = """
-    SELECT id FROM jobs WHERE state = 'Queued' AND not_before > 0 AND not_before <= :now
-    UNION ALL
-    SELECT id FROM jobs WHERE state = 'Queued' AND not_before > 0 AND queued_at > :now
-    AND attempt > 0
-"""
 
 
 def count_queued(tx: Tx, service: str, user_id: str) -> int:
@@ -74,8 +66,13 @@ def release_delayed(tx: Tx, now: Micros) -> int:
 
     Until then :func:`server.store.claims.claim` does not see them, and they cost it nothing.
     """
-    sql = f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) RETURNING id"  # noqa: S608 - no user input
-    return len(tx.rows(sql, {"now": now}))
+    sql = """
+        UPDATE jobs SET not_before = 0 WHERE id IN (
+            SELECT id FROM jobs WHERE state = 'Queued' AND not_before > 0 AND not_before <= :now
+            LIMIT :most
+        ) RETURNING id
+    """
+    return len(tx.rows(sql, {"now": now, "most": _AT_ONCE}))
 
 
 def oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:

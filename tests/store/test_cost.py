@@ -74,7 +74,6 @@ ENDED: Any = ((JobState.COMPLETED, 1, 0, 10**9), (JobState.FAILED, 1, 0, 10**9))
 """State, queued_at, not_before, ended_at."""
 QUEUED: Any = (
     (JobState.QUEUED, 1, 10**9, "NULL"),
-    (JobState.QUEUED, 10**9, 10**9, "NULL"),  # not_before was given at upload
     (JobState.QUEUED, 1, 0, "NULL"),
 )
 

@@ -51,7 +51,6 @@ USES: dict[str, Call] = {
     "jobs_queued": SWEEPS["claim_fairly"],
     "jobs_held": SWEEPS["in_states"],
     "jobs_delayed": SWEEPS["release_delayed"],
-    "jobs_delayed_by_age": SWEEPS["release_delayed"],
     "jobs_to_cancel": SWEEPS["to_cancel"],
     "jobs_expiring": SWEEPS["expired"],
     "jobs_to_delete": lambda jobs: jobs.to_delete(100),
