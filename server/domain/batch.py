@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain import ending
-from server.domain.jobs import Bundle, Job, Move, Step
+from server.domain.jobs import BatchRequest, Bundle, Job, Move, Step
 from server.domain.service import Service
 from shared.clock import Micros
 from shared.wire import JobState, Reason
@@ -19,15 +19,13 @@ NAMED: Final = 3
 """How many of the failed children the parent's message names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(BatchRequest):
     """The children of a job, as they are counted.
 
     Attributes:
         total: 0: it has no children, and may leave some.
         made: so many of them are jobs by now, from the first one on.
-        ranges: indices of an array; empty: the children are what the parent left.
-        array_file: of an array: the file of the bundle with a line for each task.
         bundle: of the children that the parent left; None: they have the parent's.
         rest_after: the parent is retried: the children behind this number that did not complete are
             still to be queued again; None: none are.
@@ -39,12 +37,7 @@ class Batch:
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
-    ranges: tuple[tuple[int, int, int], ...] = ()
-    array_file: str | None = None
     bundle: Bundle | None = None
-    max_parallel: int = 0
-    fail_fast: bool = False
-    has_gather: bool = False
     rest_after: int | None = None
 
     @property

@@ -80,11 +80,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The children that an upload asks for: an array."""
+    """The children that an upload asks for: an array, or what the job may leave."""
 
-    ranges: tuple[tuple[int, int, int], ...]
-    """First, last and step of the indices, ascending and without repeats."""
-    file: str | None = None
+    ranges: tuple[tuple[int, int, int], ...] = ()
+    """First, last and step of the indices, ascending and without repeats; empty: no array."""
+    array_file: str | None = None
     """A file of the bundle with a line for each index."""
     max_parallel: int = 0
     """Most of its children under way at once; 0: as many as the quotas allow."""
@@ -94,8 +94,8 @@ class BatchRequest:
     """The bundle has a gather.sh, which runs when all children have completed."""
 
     @property
-    def total(self) -> int:
-        """How many children it has."""
+    def tasks(self) -> int:
+        """How many the array has."""
         return sum((last - first) // step + 1 for first, last, step in self.ranges)
 
 

@@ -201,7 +201,7 @@ def _batch(values: Mapping[str, Any], service: Service) -> BatchRequest | None:
         values.get("max_parallel", 0),
         values.get("batch_policy") == "fail_fast",
     )
-    check_children("array", batch.total, service)
+    check_children("array", batch.tasks, service)
     return batch
 
 

@@ -60,18 +60,18 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     if request.meta is not None and bundle.has_meta:
         raise invalid("meta", f"the bundle has {META}, and that is where run.sh finds it")
     batch = request.batch
-    if batch is not None and batch.file is not None:
+    if batch is not None and batch.array_file is not None:
         try:
             most = request.service.max_children
-            count = await _count_lines(file, batch.file, most, bundle.content)
+            count = await _count_lines(file, batch.array_file, most, bundle.content)
         except BundleError as problem:
             raise invalid("array_file", str(problem)) from None
         if not count:
-            raise invalid("array_file", f"{batch.file!r} has no lines, so there are no tasks")
+            raise invalid("array_file", f"{batch.array_file!r} has no lines, so there are no tasks")
         check_children("array_file", count, request.service)
         batch = dataclasses.replace(batch, ranges=((0, count - 1, 1),))
     if bundle.has_gather:
-        batch = dataclasses.replace(batch or BatchRequest(()), has_gather=True)
+        batch = dataclasses.replace(batch or BatchRequest(), has_gather=True)
     return request if batch is request.batch else dataclasses.replace(request, batch=batch)
 
 
@@ -135,7 +135,7 @@ class Accept(Stage):
         most = self._settings.allowances.quota(service, user)
         if not any(most) or await self._is_repeat(user, request.idempotency_key):
             return
-        tasks = 0 if request.batch is None else request.batch.total
+        tasks = 0 if request.batch is None else request.batch.tasks
         of = (user, service.name, size, self._clock.now(), tasks)
         await self._database.write(requests.check_quota, most, *of)
 

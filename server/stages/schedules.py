@@ -82,7 +82,7 @@ class Schedules(Stage):
             new = str(problem)
         else:
             if schedule.has_gather:
-                batch = replace(request.batch or BatchRequest(()), has_gather=True)
+                batch = replace(request.batch or BatchRequest(), has_gather=True)
                 request = replace(request, batch=batch)
             new = new_job(request, schedule.bundle, now, by, schedule_id=schedule.id)
             most = self._settings.allowances.quota(request.service, request.user_id)

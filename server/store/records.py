@@ -116,7 +116,7 @@ _WITH_A_NEW_ONE: Final = (
 def new_job_columns(new: NewJob) -> dict[str, Any]:
     return columns({name: getattr(new, name) for name in _WITH_A_NEW_ONE}) | {
         "state": states.FIRST,
-        "deferred": int(new.batch is not None and new.batch.total > 0),
+        "deferred": int(new.batch is not None and new.batch.tasks > 0),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from typing import Any
 
 from server.domain.access import Visible
@@ -46,7 +47,7 @@ def insert_job(
         known = job_of_key(tx, new.user_id, new.idempotency_key)
         if known is not None:
             return known, False
-    children = 0 if new.batch is None else new.batch.total
+    children = 0 if new.batch is None else new.batch.tasks
     check_quota(tx, most, new.user_id, new.service, new.bundle.size, new.created_at, children)
     found = dependencies.check(tx, new, visible) if new.after or new.inputs_from else {}
     if new.ticket is not None and not use_ticket(tx, new.ticket):
@@ -102,16 +103,8 @@ def check_quota(
 
 def _add_batch(tx: Tx, job_id: int, batch: BatchRequest) -> None:
     """The row of a job that has children, or may leave some."""
-    values = {
-        "parent_id": job_id,
-        "ranges": json.dumps(batch.ranges),
-        "array_file": batch.file,
-        "max_parallel": batch.max_parallel,
-        "fail_fast": int(batch.fail_fast),
-        "has_gather": int(batch.has_gather),
-        "total": batch.total,
-    }
-    insert(tx, "batches", values)
+    values = asdict(batch) | {"ranges": json.dumps(batch.ranges)}
+    insert(tx, "batches", values | {"parent_id": job_id, "total": batch.tasks})
 
 
 def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:

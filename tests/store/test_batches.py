@@ -82,7 +82,7 @@ async def test_a_child_is_as_its_parent_asked(jobs: Store) -> None:
 
 
 async def test_the_line_of_a_task_goes_with_its_files(jobs: Store) -> None:
-    parent = await array(jobs, 2, made=0, file="p")
+    parent = await array(jobs, 2, made=0, array_file="p")
     seen = await batch_of(jobs, parent)
     tasks = rules.tasks(seen, 0, 2, ["secret one", "two"])
     assert await jobs.make_children(seen, tasks, 30, "of an array")
