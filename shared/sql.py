@@ -42,6 +42,10 @@ class Tx:
         """Run one statement; the rows it returns."""
         return self._connection.execute(sql, params or {}).fetchall()
 
+    def many(self, sql: str, params: Iterable[Params]) -> None:
+        """Run one statement that returns nothing with each of the parameters."""
+        self._connection.executemany(sql, params)
+
     def each(self, sql: str) -> Iterable[Row]:
         """As :meth:`rows`, one after the other, for rows that are too many to hold."""
         return self._connection.execute(sql)

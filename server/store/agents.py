@@ -113,14 +113,8 @@ def set_state(
 
 def add_unreachable(tx: Tx, unreachable_s: Mapping[str, float]) -> None:
     """Keep for how long agents, by id, could not be reached; less than is known is ignored."""
-    for agent_id, seconds in unreachable_s.items():
-        tx.rows(
-            """
-            UPDATE agents SET unreachable_s = :seconds
-            WHERE id = :id AND unreachable_s < :seconds
-            """,
-            {"id": agent_id, "seconds": seconds},
-        )
+    sql = "UPDATE agents SET unreachable_s = :seconds WHERE id = :id AND unreachable_s < :seconds"
+    tx.many(sql, [{"id": one, "seconds": seconds} for one, seconds in unreachable_s.items()])
 
 
 _IDLE: Final = f"""

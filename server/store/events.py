@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
 from server.domain.errors import NoSuchJob
@@ -44,28 +43,19 @@ _ATTEMPT: Final = """
 
 _SLICE: Final = 2_000
 """Events that one page looks at, whatever it is to show."""
-_COLUMNS: Final = (
-    *("job_id", "at", "attempt", "before", "state", "reason", "message", "event", "level"),
-    *("agent", "fields"),
-)
-_AT_ONCE: Final = 8
+_INSERT: Final = """
+    INSERT INTO events
+        (job_id, at, attempt, before, state, reason, message, event, level, agent, fields)
+    VALUES
+        (:job_id, :at, :attempt, :before, :state, :reason, :message, :event, :level, :agent,
+         :fields)
+"""
 _OF_RUN_SH: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
 
 
 def append(tx: Tx, events: Sequence[Mapping[str, Any]]) -> None:
     """Write events in this order; each has the values of its columns."""
-    for start in range(0, len(events), _AT_ONCE):
-        few = events[start : start + _AT_ONCE]
-        values = {
-            f"{name}{number}": event[name] for number, event in enumerate(few) for name in _COLUMNS
-        }
-        tx.rows(_insert(len(few)), values)
-
-
-@cache
-def _insert(count: int) -> str:
-    rows = (f"({', '.join(f':{name}{number}' for name in _COLUMNS)})" for number in range(count))
-    return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
+    tx.many(_INSERT, events)
 
 
 def values_of(

@@ -110,8 +110,7 @@ def end_of_user(tx: Tx, user: str, instead: str, at: Micros) -> list[TokenRecord
 
 def used(tx: Tx, uses: Mapping[str, tuple[Micros, str]]) -> None:
     """Keep when and from where each of these tokens was used last."""
-    for token_id, (at, peer) in uses.items():
-        tx.rows(_USED, {"id": token_id, "at": at, "peer": peer})
+    tx.many(_USED, [{"id": one, "at": at, "peer": peer} for one, (at, peer) in uses.items()])
 
 
 def remove_ended(tx: Tx, before: Micros) -> list[str]:
