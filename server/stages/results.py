@@ -93,8 +93,6 @@ class Results:
         """agent -> its share of downloads"""
         self._waiting: dict[Payload, tuple[float, NoRoom]] = {}
         """Since when (monotonic), and why; the oldest first."""
-        self._available = 0
-        """Bytes that might be used when it was looked last."""
 
     def __len__(self) -> int:
         """How many wait."""
@@ -121,7 +119,8 @@ class Results:
             return ""
         since, reasons = zip(*self._waiting.values(), strict=True)
         refused = [one.refused for one in reasons if one.refused]
-        why = refused[0] if refused else need(sum(one.size for one in reasons), self._available)
+        needed = sum(one.size for one in reasons)
+        why = refused[0] if refused else need(needed, self._scratch.available())
         oldest_s = max(1, round(self._clock.monotonic() - min(since)))
         wait = "waits" if len(self) == 1 else "wait"
         return (
@@ -165,8 +164,8 @@ class Results:
     async def _look(self) -> int:
         """Bytes that may be used now, or might be when the disk answered last."""
         with suppress(OSError):
-            self._available = await asyncio.to_thread(self._scratch.measure)
-        return self._available
+            await asyncio.to_thread(self._scratch.measure)
+        return self._scratch.available()
 
     async def fetch(
         self,

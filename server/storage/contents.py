@@ -68,14 +68,13 @@ class Contents:
     @asynccontextmanager
     async def local_copy(self, kind: FileKind, stored: Bundle | Result) -> AsyncIterator[Path]:
         """A path to read it at in this block, for what needs one; not to be written. One that is
-        gone is missed here, or when the path is opened.
+        gone is missed when the path is opened.
         """
         if (content := await self.small(stored)) is not None:
             with memory_file(content) as path:
                 yield path
         else:
-            async with self._storage.local_copy(kind, stored.file) as path:
-                yield path
+            yield self._storage.path(kind, stored.file)
 
     @asynccontextmanager
     async def open(

@@ -72,7 +72,7 @@ class Storage:
 
     def _store(self, kind: FileKind, name: str, content: ScratchFile | bytes) -> None:
         """A new file: whole, durable and visible when this returns, or not at all. Blocking."""
-        final = stored_path(self._folder, kind, name)
+        final = self.path(kind, name)
         _make_folder(final)
         if isinstance(content, ScratchFile):
             durable.replace(content.path, final)
@@ -83,20 +83,17 @@ class Storage:
 
     def open(self, kind: FileKind, name: str) -> AbstractAsyncContextManager[LocalStream]:
         """Read a file, to its end even if it is deleted meanwhile. Raises OSError."""
-        return opened(partial(LocalStream, stored_path(self._folder, kind, name)))
+        return opened(partial(LocalStream, self.path(kind, name)))
 
-    @asynccontextmanager
-    async def local_copy(self, kind: FileKind, name: str) -> AsyncIterator[Path]:
-        """A path to read the file at, for what needs one; not to be written. One that is missing
-        is missed here, or when the path is opened.
-        """
-        yield stored_path(self._folder, kind, name)
+    def path(self, kind: FileKind, name: str) -> Path:
+        """Where to read the file, for what needs a path; not to be written."""
+        return stored_path(self._folder, kind, name)
 
     async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
         """Delete files; one that is not there is no error. What cannot be deleted now is left to
         the orphan sweep.
         """
-        paths = [stored_path(self._folder, kind, name) for kind, name in files]
+        paths = [self.path(kind, name) for kind, name in files]
 
         def unlink() -> None:
             for path in paths:
@@ -117,7 +114,7 @@ class Storage:
 
         def old(name: str) -> bool:
             try:
-                return stored_path(self._folder, kind, name).stat().st_mtime_ns // 1_000 < at
+                return self.path(kind, name).stat().st_mtime_ns // 1_000 < at
             except OSError:
                 return False
 

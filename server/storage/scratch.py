@@ -34,45 +34,6 @@ class NoSpace(OSError):
         super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class Space:
-    """The free space of one file system.
-
-    The disk is asked in threads and never under the lock: it may not answer. What was granted
-    before the disk was asked, and not known to be written then, counts as used.
-
-    Args:
-        free: bytes that are free now; may block.
-        min_free: bytes that must stay free.
-
-    Attributes:
-        free_bytes: as they were measured last.
-    """
-
-    def __init__(self, free: Callable[[], int], min_free: int) -> None:
-        self._free, self._min_free = free, min_free
-        self._lock = threading.Lock()
-        self._granted = self._written = 0
-        """Bytes, ever."""
-        self.free_bytes = 0
-        self._written_before = 0  # it was measured
-
-    def measure(self) -> None:
-        """Ask the disk. Blocking. Raises OSError."""
-        with self._lock:
-            written = self._written
-        free = self._free()
-        with self._lock:
-            self.free_bytes, self._written_before = free, written
-
-    def available(self) -> int:
-        """Bytes that may be granted, by the last measurement; may be negative."""
-        with self._lock:
-            return self._available()
-
-    def _available(self) -> int:
-        return self.free_bytes - self._min_free - (self._granted - self._written_before)
-
-
 class LocalStream:
     """The bytes of a local file; made in a thread.
 
@@ -120,8 +81,8 @@ class ScratchFile:
         made: whether there may be something now. Whoever knows that there is nothing says so.
     """
 
-    def __init__(self, path: Path, space: Space) -> None:
-        self.path, self.made, self._space = path, True, space
+    def __init__(self, path: Path, scratch: Scratch) -> None:
+        self.path, self.made, self._scratch = path, True, scratch
         self._held = self._taken = self._last = 0
         """Bytes: granted and not known to be written, ever asked for, asked for last."""
 
@@ -129,32 +90,32 @@ class ScratchFile:
         """Before writing ``count`` more bytes, and after having written those before; one thread at
         a time. Blocking. Raises NoSpace.
         """
-        space = self._space
-        with space._lock:
+        scratch = self._scratch
+        with scratch._lock:
             self._count_last()
         if count > self._held:
-            space.measure()
-        with space._lock:
+            scratch.measure()
+        with scratch._lock:
             if (missing := count - self._held) > 0:
-                available = space._available()
+                available = scratch.available()
                 if available < missing:
                     raise NoSpace
                 ahead = min(available, missing + min(self._taken, _MOST_AHEAD))
-                space._granted += ahead
+                scratch._granted += ahead
                 self._held += ahead
             self._last = count
             self._taken += count
 
     def release(self) -> None:
         """Give back what was not written."""
-        with self._space._lock:
+        with self._scratch._lock:
             self._count_last()
-            self._space._granted -= self._held
+            self._scratch._granted -= self._held
             self._held = 0
 
     def _count_last(self) -> None:
         """The last bytes were written, if not, the disk has them when it is asked again."""
-        self._space._written += self._last
+        self._scratch._written += self._last
         self._held -= self._last
         self._last = 0
 
@@ -183,6 +144,9 @@ class ScratchFile:
 class Scratch:
     """Scratch files, and how much of the disk may be used for them.
 
+    The disk is asked in threads and never under the lock: it may not answer. What was granted
+    before the disk was asked, and not known to be written then, counts as used.
+
     Args:
         folder: made if missing.
         new_name: as :class:`server.storage.folder.Storage` has it.
@@ -193,40 +157,51 @@ class Scratch:
     """
 
     def __init__(self, folder: Path, new_name: Callable[[], str], min_free: int = 0) -> None:
-        self._folder, self._new_name = folder, new_name
-        self._min_free = min_free
-        self._space = Space(lambda: self.free_bytes(), min_free)
+        self._folder, self._new_name, self._min_free = folder, new_name, min_free
+        self._lock = threading.RLock()
+        self._granted = self._written = 0
+        """Bytes, ever."""
+        self._free = self._written_before = 0
+        """Bytes: free when the disk was asked last, and written before that."""
         self._measuring: asyncio.Future[None] | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._space.measure()
+        self.measure()
 
     def file(self, name: str | None = None) -> ScratchFile:
-        return ScratchFile(self._folder / (name or self._new_name()), self._space)
+        return ScratchFile(self._folder / (name or self._new_name()), self)
 
     async def too_full_for(self, count: int) -> int | None:
         """How many bytes are free, if ``count`` more may not be written. None: they may, or the
         disk does not say so soon.
         """
-        if count > self._space.available():
+        if not self.has_room(count):
             if self._measuring is None or self._measuring.done():
                 self._measuring = asyncio.ensure_future(asyncio.to_thread(self._measure))
             await asyncio.wait([self._measuring], timeout=_PATIENCE_S)
             if not self._measuring.done():
                 return None  # whoever writes asks the disk, too
-        return self._space.free_bytes if count > self._space.available() else None
+        return None if self.has_room(count) else self._free
 
     def has_room(self, count: int) -> bool:
         """Whether that many bytes may be written, by what the disk said last."""
-        return count <= self._space.available()
+        return count <= self.available()
+
+    def available(self) -> int:
+        """Bytes that may be granted, by what the disk said last; may be negative."""
+        with self._lock:
+            return self._free - self._min_free - (self._granted - self._written_before)
 
     def _measure(self) -> None:
         with contextlib.suppress(OSError):  # the last number stays
-            self._space.measure()
+            self.measure()
 
-    def measure(self) -> int:
-        """Ask the disk; how many bytes may be written now. Blocking. Raises OSError."""
-        self._space.measure()
-        return self._space.available()
+    def measure(self) -> None:
+        """Ask the disk. Blocking. Raises OSError."""
+        with self._lock:
+            written = self._written
+        free = self.free_bytes()
+        with self._lock:
+            self._free, self._written_before = free, written
 
     def free_bytes(self) -> int:
         """Bytes of the disk that are free. Blocking."""
@@ -244,7 +219,7 @@ class Scratch:
 
     def check_writable(self) -> None:
         """Raises OSError if a file cannot be made and written. Blocking."""
-        self._space.measure()  # it is asked regularly: so what is free is known without waiting
+        self.measure()  # it is asked regularly: so what is free is known without waiting
         with self.file() as file:
             file.path.write_bytes(b"ferryman")
 

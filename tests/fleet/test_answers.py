@@ -19,7 +19,7 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.agents import NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages import inbox
 from server.stages.inbox import Inbox, Report
-from server.storage.scratch import ScratchFile, Space
+from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import SECOND, RealClock
 from shared.ids import AttemptKey
 from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, ResultInfo
@@ -29,7 +29,7 @@ from tests.kit.each import each
 
 
 def file_at(path: Path) -> ScratchFile:
-    return ScratchFile(path, Space(lambda: 1 << 60, 0))
+    return ScratchFile(path, Scratch(path.parent, lambda: "never used"))
 
 
 class Body:

@@ -38,14 +38,15 @@ class Disk:
 
     def __init__(self, available: int) -> None:
         self.available, self.ends, self.clock = available, list[None](), SimClock()
-        scratch: Any = SimpleNamespace(measure=self._look)
+        self._measured = 0
+        scratch: Any = SimpleNamespace(measure=self._measure, available=lambda: self._measured)
         contents: Any = None
         self.results = Results(contents, scratch, self.clock, lambda: self.ends.append(None))
 
-    def _look(self) -> int:
+    def _measure(self) -> None:
         if self.available < 0:
             raise OSError(errno.EIO, "Input/output error")
-        return self.available
+        self._measured = self.available
 
     async def asks(self, which: int, size: int, agent: str = "node") -> str:
         """Whether the result may be fetched: empty, or what its job says. It waits then."""
@@ -275,14 +276,13 @@ async def test_a_full_disk_is_no_fault_of_a_job_and_leaves_nothing(
     """What is small is put together all the same, so that results can be fetched."""
     result = await place.stored({"children/a/run.sh": b"x"})
     place.known = {1: job(id=1, result=result)}
-    place.scratch._space._free = lambda: 0
+    place.scratch.free_bytes = lambda: 0  # type: ignore[method-assign]
     assert await place.merged([Part("a/", result)])
     monkeypatch.setattr(merged_module, "_IN_MEMORY", 50)
     with pytest.raises(OSError, match="No space left"):
         await place.merged([Part("a/", result)])
     with pytest.raises(InputsNotMade, match="No space left"):
         await place.given_inputs()
-    place.scratch.free_bytes = lambda: 0  # type: ignore[method-assign]
     with place.scratch.file() as to, pytest.raises(OSError, match=r".") as problem:
         await children_of(place.contents, result, to, most=3, max_bytes=1 << 20)
     assert (problem.value.errno, to.path.exists()) == (errno.ENOSPC, False)

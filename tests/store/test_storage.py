@@ -109,8 +109,7 @@ async def test_what_was_put_can_be_read(storage: Storage, whole: bytes) -> None:
         pending.commit()
     async with storage.open(R, name) as stream:
         assert stream.size == len(whole)
-    async with storage.local_copy(R, name) as path:
-        assert path.read_bytes() == whole
+    assert storage.path(R, name).read_bytes() == whole
     assert await read(storage, R, name) == whole  # reading changes nothing
 
 
