@@ -134,7 +134,7 @@ class Results:
             return
         available = left = await self._look()
         for earlier, (_, why) in self._waiting.items():
-            if earlier == which:
+            if earlier == which or size > left:
                 break
             left -= why.size if why.size <= left else 0
         if size > left:

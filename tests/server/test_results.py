@@ -97,6 +97,22 @@ async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits(d
     assert not await disk.asks(2, 10 * MIB)
 
 
+async def test_of_very_many_that_wait_not_each_is_compared_with_all_before_it(disk: Disk) -> None:
+    looked_at = list[Any]()
+
+    class Waiting(dict[Any, Any]):
+        def items(self) -> Any:
+            for one in super().items():
+                looked_at.append(one)
+                yield one
+
+    disk.results._waiting = Waiting()
+    for _ in range(2):
+        for which in range(100):
+            assert await disk.asks(which, 11 * MIB)
+    assert len(looked_at) <= 200
+
+
 async def test_what_an_agent_announces_holds_up_only_that_agent(disk: Disk) -> None:
     hold = disk.results.hold
     assert not hold([]), "nobody is held"
