@@ -12,7 +12,6 @@ from typing import Any, Final
 import aiohttp
 
 from server.agents import answers
-from server.agents.answers import Fetched
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -22,7 +21,7 @@ from server.storage.scratch import ScratchFile
 from shared.clock import Clock, Micros
 from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles, say_failure
-from shared.wire import AgentHealth, AgentState, PayloadDoc
+from shared.wire import AgentHealth, AgentState, PayloadDoc, ResultInfo
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
@@ -255,13 +254,13 @@ class Agent:
         """The payload, which has ended, with what it left. job-orchestrator clients only."""
         raise NotImplementedError
 
-    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> ResultInfo:
         """Download what an attempt left, ended or running, and check its digest. Raises
         NoSuchPayload. ``most``: bytes that it is said to have; more are refused.
         """
         raise NotImplementedError
 
-    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> ResultInfo:
         """Download what there is of the job's current attempt, and of no other. Raises
         NoSuchPayload.
         """
@@ -279,7 +278,7 @@ class Agent:
 
     # -- calls
 
-    async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> Fetched:
+    async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> ResultInfo:
         with self._counted("result") as moved:
             async with self._call("GET", url, transfer=True) as answer:
                 if answer.content_type != "application/zip":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http import HTTPStatus
@@ -22,7 +21,7 @@ from server.storage.scratch import ScratchFile
 from shared.clock import SECOND, Clock, Micros
 from shared.files.durable import remove_quietly
 from shared.files.opened import opened, to_end
-from shared.wire import Wire
+from shared.wire import ResultInfo, Wire
 
 Document = TypeVar("Document", bound=Wire)
 
@@ -48,14 +47,6 @@ _RETRY: Final = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A result that was downloaded whole."""
-
-    size: int
-    sha256: str
 
 
 async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
@@ -137,7 +128,7 @@ async def store(
     to: ScratchFile,
     clock: Clock,
     most: int | None = None,
-) -> Fetched:
+) -> ResultInfo:
     """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
     Raises Unreachable, OSError, TimeoutError. ``most``: bytes that were announced; more are not
     taken.
@@ -176,4 +167,4 @@ async def store(
         expected = base64.b64decode(announced.removeprefix("sha-256=:").rstrip(":"))
         if expected != digest.digest():
             raise Unreachable("the result arrived damaged: wrong digest", sent=True)
-    return Fetched(size, digest.hexdigest())
+    return ResultInfo(size=size, sha256=digest.hexdigest())

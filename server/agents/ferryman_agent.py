@@ -15,7 +15,7 @@ from yarl import URL
 
 from server.agents import answers
 from server.agents.agent import SHORT_CALL, Agent, Body, Inputs
-from server.agents.answers import MAX_RESULT, Fetched
+from server.agents.answers import MAX_RESULT
 from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
@@ -37,6 +37,7 @@ from shared.wire import (
     PayloadList,
     PayloadRef,
     PayloadsAnswer,
+    ResultInfo,
     RunningFiles,
     Settled,
 )
@@ -174,10 +175,10 @@ class FerrymanAgent(Agent):
             payload = (await answers.document(answer, Settled)).payload
             return None if payload is None else self._of(payload, job)
 
-    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> ResultInfo:
         return await self._download(f"{self.base}/retrieve_partial/{payload_id}", to, most)
 
-    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> ResultInfo:
         payload = await self.settle(job)  # by its key: a number may be another job's by now
         if payload is None or not outcome.is_of(job, payload, self.name):
             raise NoSuchPayload(f"agent {self.name} does not have job {job.id}")

@@ -20,7 +20,7 @@ import structlog
 
 from server.agents import answers
 from server.agents.agent import Agent, Body, Inputs
-from server.agents.answers import MAX_RESULT, Fetched
+from server.agents.answers import MAX_RESULT
 from server.domain import outcome
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
@@ -105,7 +105,7 @@ class OrchestratorClient(Agent):
                 moved(size)
         return payload.model_copy(update={"result": ResultInfo(size=size, sha256=sha256)}), content
 
-    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> ResultInfo:
         url = f"{self._retrieve}/{payload_id}"
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type == "application/zip":
@@ -123,7 +123,7 @@ class OrchestratorClient(Agent):
             why = f"{size} bytes that are not a whole ZIP"
             raise Unreachable(self._say(why), sent=True)
 
-    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> ResultInfo:
         assert job.payload_id is not None, "set by the move to Submitted"
         most = outcome.most_result(job.limits)
         return await self._download(f"{self._partial}/{job.payload_id}", to, most)

@@ -19,7 +19,7 @@ from server.store.pages import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import TARGET
-from shared.wire import BulkAnswer, BulkItem
+from shared.wire import BulkAnswer
 
 _MOST: Final = 1_000
 _MAX_ID: Final = 2**63 - 1
@@ -85,11 +85,9 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
     else:
         ids = list(dict.fromkeys(asked.ids))
     done = await context.bulk(principal, action, ids, words)
-    request[TARGET] = f"{action} {' '.join(str(one.job_id) for one in done)}"
+    request[TARGET] = f"{action} {' '.join(str(one.id) for one in done)}"
     return BulkAnswer(
-        items=[
-            BulkItem(id=one.job_id, ok=one.ok, code=one.code, message=one.message) for one in done
-        ],
+        items=done,
         more=following is not None,
         next=None if following is None else str(following),
     )

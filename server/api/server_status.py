@@ -39,7 +39,6 @@ from shared.wire import (
     JobState,
     Reloaded,
     UsageDoc,
-    WaitingJob,
     Wire,
     say_gone,
 )
@@ -365,13 +364,7 @@ async def forget_user(request: web.Request, context: Context) -> ForgottenDoc:
     if body.dry_run:
         found = await context.forget_user.look(body.user)
         return ForgottenDoc(found=found, done=not any(found.values()))
-    report = await context.forget_user(request[PRINCIPAL], body.user)
-    return ForgottenDoc(
-        removed=report.removed,
-        waiting=[WaitingJob(id=job, why=why) for job, why in sorted(report.waiting.items())],
-        kept=report.kept,
-        done=not report.waiting,
-    )
+    return await context.forget_user(request[PRINCIPAL], body.user)
 
 
 _FORGET: Final = Body(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -22,7 +22,7 @@ from server.stages.stage import Core, Stage
 from server.store import pages, requests
 from server.store.pages import Filter
 from shared.principals import Principal
-from shared.wire import JobState
+from shared.wire import BulkItem, JobState
 
 
 class BulkAction(StrEnum):
@@ -41,16 +41,6 @@ AMONG: Final = {
     BulkAction.RETRY: tuple(state for state in JobState if state in states.RETRIED_BY_HAND),
 }
 """Where a filter names no state: those whose jobs the action can change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of one job."""
-
-    job_id: int
-    ok: bool
-    code: str
-    message: str
 
 
 log = structlog.get_logger()
@@ -96,11 +86,11 @@ class Bulk(Stage):
         action: BulkAction,
         job_ids: Sequence[int],
         words: Sequence[str] = (),
-    ) -> list[Done]:
+    ) -> list[BulkItem]:
         """Do it, and say of each job what became of it. ``words``: tags; of a move the service.
         Raises NotAllowed: the principal has no jobs.
         """
-        done: list[Done] = []
+        done: list[BulkItem] = []
         for start in range(0, len(job_ids), _SLICE):
             calls = [
                 self._one(principal, action, job_id, words)
@@ -118,12 +108,12 @@ class Bulk(Stage):
 
     async def _one(
         self, principal: Principal, action: BulkAction, job_id: int, words: Sequence[str]
-    ) -> Done:
+    ) -> BulkItem:
         try:
             code, message = await self._do(principal, action, job_id, words)
         except FerrymanError as problem:
-            return Done(job_id, False, problem.code, str(problem))
-        return Done(job_id, True, code, message)
+            return BulkItem(id=job_id, ok=False, code=problem.code, message=str(problem))
+        return BulkItem(id=job_id, ok=True, code=code, message=message)
 
     async def _do(
         self, principal: Principal, action: BulkAction, job_id: int, words: Sequence[str]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -21,6 +20,7 @@ from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
 from server.store import users
 from shared.principals import Principal
+from shared.wire import ForgottenDoc, WaitingJob
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -28,21 +28,6 @@ _AT_ONCE: Final = 200
 PATIENCE_S = 30.0
 """For jobs that are being cancelled; below what proxies wait for an answer."""
 _AGAIN_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class Forgotten:
-    """What was removed.
-
-    Attributes:
-        removed: kind -> how many; ``audit`` entries were given another name.
-        waiting: job -> why it is not gone yet.
-        kept: what stays, in sentences.
-    """
-
-    removed: Counter[str]
-    waiting: dict[int, str]
-    kept: list[str] = field(default_factory=list)
 
 
 class ForgetUser(Stage):
@@ -73,7 +58,7 @@ class ForgetUser(Stage):
         """
         return self._instead.setdefault(user, f"forgotten-{secrets.token_hex(6)}")
 
-    async def __call__(self, principal: Principal, user: str) -> Forgotten:
+    async def __call__(self, principal: Principal, user: str) -> ForgottenDoc:
         """Remove what is wanted first, then the jobs, then the rest. Waits a little for jobs that
         run: none is waiting when all is done. Raises NotAllowed.
         """
@@ -90,32 +75,30 @@ class ForgetUser(Stage):
         while await self._database.write(users.remove_some, user, instead):
             pass
         await self._schedules.load()  # who submitted them has another name now
-        report = Forgotten(before - await self._database.read_list(users.found, user), waiting)
+        removed = before - await self._database.read_list(users.found, user)
         path = self._settings.server.database
-        report.kept += [
+        kept = [
             f"token {name} of another principal names the user"
             for name in await self._database.read(users.tokens_that_name, user)
         ]
-        report.kept += [
+        kept += [
             f"{copy.name}, a copy that was made before an upgrade: remove it when you do not want "
             "to go back any more"
             for copy in sorted(path.parent.glob(f"{path.name}.schema-*"))
         ]
         if not waiting:
             if not await self._database.empty_log():
-                report.kept.append(
+                kept.append(
                     "remains of deleted rows in the log of the database, for some minutes: it was "
                     "read"
                 )
             self._instead.pop(user, None)
-            log.info(
-                "user.forgotten", instead=instead, by=principal.name, removed=dict(report.removed)
-            )
-        return report
+            log.info("user.forgotten", instead=instead, by=principal.name, removed=dict(removed))
+        return ForgottenDoc(removed=removed, waiting=waiting, kept=kept, done=not waiting)
 
-    async def _delete_jobs(self, principal: Principal, user: str) -> dict[int, str]:
+    async def _delete_jobs(self, principal: Principal, user: str) -> list[WaitingJob]:
         """Delete all that can be deleted, the newest first; why the others cannot, yet."""
-        waiting: dict[int, str] = {}
+        waiting = list[WaitingJob]()
         below: int | None = None
         while numbers := await self._database.read(users.jobs, user, below, _AT_ONCE):
             for number in numbers:
@@ -125,12 +108,11 @@ class ForgetUser(Stage):
                 except NoSuchJob:
                     continue
                 except FerrymanError as problem:
-                    waiting[number] = str(problem)
+                    waiting.append(WaitingJob(id=number, why=str(problem)))
                     continue
                 if left is not None:
-                    waiting[number] = (
-                        f"agent {left.agent} has it, and has not said that it is dead"
-                        if left.agent
-                        else "it is being cancelled"
-                    )
-        return waiting
+                    why = "it is being cancelled"
+                    if left.agent:
+                        why = f"agent {left.agent} has it, and has not said that it is dead"
+                    waiting.append(WaitingJob(id=number, why=why))
+        return waiting[::-1]

@@ -286,7 +286,7 @@ async def act(request: web.Request, site: Site) -> web.StreamResponse:
             principal, asked.action, asked.which.where, asked.before, _MOST
         )
     done = await context.bulk(principal, asked.action, ids)
-    request[TARGET] = f"{asked.action} {' '.join(str(one.job_id) for one in done)}"
+    request[TARGET] = f"{asked.action} {' '.join(str(one.id) for one in done)}"
     refused = [one for one in done if not one.ok]
     number = len(done) - len(refused) + _number(form, "done")
     failed = len(refused) + _number(form, "failed")

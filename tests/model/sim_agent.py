@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from server.agents.agent import Agent, Inputs
-from server.agents.answers import Fetched
 from server.agents.sender import SentBundles
 from server.domain.agents import NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
@@ -29,6 +28,7 @@ from shared.wire import (
     PayloadList,
     PayloadState,
     Reason,
+    ResultInfo,
     RetryLater,
 )
 from tests.kit.agent_model import AgentModel, No, Payload
@@ -276,7 +276,7 @@ class SimAgent(Agent):
         gone = payload is None or payload.status is PayloadState.CLEANED
         return None if payload is None or gone else payload.result
 
-    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> ResultInfo:
         async with self._talk() as fault:
             body = self._result(payload_id)
             if body is None:
@@ -311,8 +311,8 @@ def _key_refused() -> RefusedByAgent:
     return RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
 
 
-def _fetched(body: bytes) -> Fetched:
-    return Fetched(len(body), hashlib.sha256(body).hexdigest())
+def _fetched(body: bytes) -> ResultInfo:
+    return ResultInfo(size=len(body), sha256=hashlib.sha256(body).hexdigest())
 
 
 def _line(text: str) -> Notice:
