@@ -66,7 +66,6 @@ from ferryman.models.operators import TokenPage as TokenPage
 from ferryman.models.operators import UsageDoc as UsageDoc
 from ferryman.models.operators import WaitingJob as WaitingJob
 from ferryman.models.operators import WhoAmI as WhoAmI
-from ferryman.models.operators import say_gone as say_gone
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason

@@ -154,7 +154,7 @@ class JobsLeft(Wire):
 
     service: str
     queued: int
-    """Those that wait; 10,000: that many or more."""
+    """Those that wait."""
     in_work: int
     """Slots that others hold."""
 

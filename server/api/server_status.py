@@ -36,11 +36,9 @@ from shared.wire import (
     AgentDoc,
     AgentState,
     ForgottenDoc,
-    JobState,
     Reloaded,
     UsageDoc,
     Wire,
-    say_gone,
 )
 
 _DAYS: Final = 31
@@ -231,9 +229,8 @@ async def status_of(context: Context) -> StatusDoc:
         day_jobs, day_bytes = await context.statistics.last_day()
         in_work = sum(counted.agents.values())
         found = [*found, *_of_agents(agents, context.version)]
-        for name, load in (await context.services.gone()).items():
-            text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)
-            found.append(Trouble(TroubleKind.SERVICE_GONE, text, name))
+        for left in await context.services.gone():
+            found.append(Trouble(TroubleKind.SERVICE_GONE, str(left), left.service))
     found += [
         Trouble(
             TroubleKind.AGENT_UNFIT,

@@ -9,6 +9,7 @@ from server.domain.access import Visible, visible
 from server.domain.service import Service
 from server.http.context import Context
 from server.http.documents import retry_doc
+from server.store import services
 from shared.clock import utc
 from shared.principals import Principal, Role
 from shared.wire import JobState, ServiceDoc
@@ -19,10 +20,11 @@ _COUNTED: Final = 10_000
 
 async def gone_documents(principal: Principal, context: Context) -> list[ServiceDoc]:
     """Services that are in no settings any more, and have jobs left that the principal may see."""
-    names = await context.services.gone()
     found = [
-        await service_document(principal, context, Service(name, in_file=False, retired=True))
-        for name in names
+        await service_document(
+            principal, context, Service(one.service, in_file=False, retired=True)
+        )
+        for one in await context.services.gone()
     ]
     return [one for one in found if one.in_work or one.counts[JobState.QUEUED]]
 
@@ -31,7 +33,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
     """A service, and how busy it is with the jobs that the principal may see."""
     # An agent has no jobs, and sees how busy a service is as operators do.
     where = Visible() if principal.role is Role.AGENT else visible(principal)
-    load = await context.services.load(service.name, _COUNTED, where)
+    load = await context.database.read_list(services.load, service.name, _COUNTED, where)
     record = service.record
     own: dict[str, Any] = {name: getattr(service, name) or None for name in _TIMES}
     if principal.role is Role.OPERATOR:

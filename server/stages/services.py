@@ -14,23 +14,20 @@ from typing import Any, Final
 
 import structlog
 
-from server.domain.access import Visible
 from server.domain.errors import BadField, Conflict, NoSuchService
-from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
+from server.domain.service import SERVICE_NAME, Service, ServiceRecord
 from server.settings.load import LiveSettings, of_record
 from server.stages.wakeups import JobWakeups
 from server.store import services, totals
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 from shared.sqlite.database import Database
-from shared.wire import JobsLeft, JobState
+from shared.wire import JobsLeft
 
 log = structlog.get_logger()
 PAUSED: Final = "paused by an operator"
 """Why a service is paused whose operator says nothing."""
 _MAX_SERVICES: Final = 1_000
-_COUNTED: Final = 10_000
-"""Jobs of one state, at most, of a service that is gone."""
 _UNREADABLE: Final = "this server cannot read its settings; the log says why"
 
 
@@ -97,24 +94,19 @@ class Services(Mapping[str, Service]):
         self._now = MappingProxyType(applied)
         self._wakeups.services_changed()
 
-    async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
-        """How many jobs it has in each state, of those that somebody may see; counts no further
-        than ``most``.
-        """
-        return await self._database.read_list(services.load, name, most, where)
-
-    async def gone(self) -> dict[str, ServiceLoad]:
-        """Services that are in no settings any more, and have jobs that have not ended."""
+    async def gone(self) -> list[JobsLeft]:
+        """The jobs that have not ended of services that are in no settings any more."""
         counted = await totals.now(self._database)
-        missing = sorted({*list(counted.services), *list(counted.users)} - self.keys())
-        return {name: await self.load(name, _COUNTED, Visible()) for name in missing}
+        queued, users = dict(counted.services), dict(counted.users)
+        in_work = {name: sum(dict(of).values()) for name, of in users.items()}
+        return [
+            JobsLeft(service=name, queued=queued.get(name, 0), in_work=in_work.get(name, 0))
+            for name in sorted({*queued, *users} - self.keys())
+        ]
 
     async def left(self) -> list[JobsLeft]:
-        """Their jobs; the log says so, too."""
-        found = [
-            JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
-            for name, load in (await self.gone()).items()
-        ]
+        """The same; the log says so, too."""
+        found = await self.gone()
         for one in found:
             log.warning("service.gone", **one.model_dump())
         return found
