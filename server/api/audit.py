@@ -12,12 +12,13 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.field_values import moment
 from server.http.context import Context
+from server.http.documents import shown
 from server.http.params import MAX_ID, Param, int_param, paging, word
 from server.http.route import Route
 from server.stages.audit import AuditTrail
 from server.store.audit import AuditEntry, AuditFilter
 from shared import wire
-from shared.clock import Clock, utc
+from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.http.origins import SAFE_METHODS
 from shared.http.refusals import REQUEST_ID
@@ -58,27 +59,13 @@ async def audit_page(
                 code = f"invalid_{name}"
                 raise BadField(name, code, f"Invalid {name}: {problem}") from None
     found = await context.audit.page(AuditFilter(**which), limit + 1, before)
-    shown = found[:limit]
-    following = str(shown[-1].seq) if len(found) > limit else None
-    return AuditPage(items=[_document(one) for one in shown], next=following)
+    following = str(found[limit - 1].seq) if len(found) > limit else None
+    return AuditPage(items=[_document(one) for one in found[:limit]], next=following)
 
 
 def _document(entry: AuditEntry) -> AuditDoc:
-    return AuditDoc(
-        seq=entry.seq,
-        at=utc(entry.at),
-        principal=entry.principal,
-        role=None if entry.role is None else entry.role.value,
-        token_id=entry.token_id,
-        acts_as=entry.acts_as,
-        action=entry.action,
-        target=entry.target,
-        status=entry.status or None,
-        code=entry.code,
-        peer=entry.peer,
-        request_id=entry.request_id,
-        left_out=entry.left_out,
-    )
+    role = None if entry.role is None else entry.role.value
+    return AuditDoc(**shown(entry, AuditDoc) | {"role": role, "status": entry.status or None})
 
 
 _AT_ONCE: Final = frozenset({Area.ADMIN, Area.AGENTS, Area.SERVICES})

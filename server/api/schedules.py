@@ -12,10 +12,10 @@ from server.api.upload import check_head, received_form
 from server.domain.access import Area
 from server.domain.schedules import Schedule, check_schedule_field
 from server.http.context import Context
+from server.http.documents import shown
 from server.http.params import MAX_ID, USER, int_param, paging
 from server.http.problems import Refusal
 from server.http.route import Route, json_answer
-from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
 from shared.principals import Scope
@@ -57,21 +57,7 @@ async def delete(request: web.Request, context: Context) -> web.StreamResponse:
 
 
 def _document(one: Schedule) -> ScheduleDoc:
-    return ScheduleDoc(
-        id=one.id,
-        name=one.name,
-        user_id=one.user_id,
-        service=one.service,
-        cron=one.cron,
-        time_zone=one.time_zone,
-        fields=dict(one.fields),
-        bundle_size=one.bundle.size,
-        next_at=utc(one.next_at),
-        last_at=None if one.last_at is None else utc(one.last_at),
-        last_job_id=one.last_job_id,
-        message=one.message,
-        created_at=utc(one.created_at),
-    )
+    return ScheduleDoc(**shown(one, ScheduleDoc), bundle_size=one.bundle.size)
 
 
 _HERE: Final = "/api/v1/schedules"

@@ -16,6 +16,7 @@ from server.domain.errors import BadField
 from server.domain.tokens import NAME, RESERVED, TokenRecord, after
 from server.domain.upload_fields import USER_ID
 from server.http.context import Context
+from server.http.documents import shown
 from server.http.params import JsonBody, Param, choice, flag, int_param, read_body, whole, word
 from server.http.route import TOKEN, TOKENS, Body, Route, json_answer
 from server.store.tokens import TokenFilter
@@ -175,24 +176,14 @@ def token_document(record: TokenRecord, now: Micros) -> TokenDoc:
 
 def token_fields(record: TokenRecord, now: Micros) -> Mapping[str, Any]:
     former = record.former_until
-    return {
-        "id": record.id,
-        "name": record.name,
+    return shown(record, TokenDoc) | {
         "role": record.role.value,
-        "user_id": record.user_id,
-        "users": list(record.users),
         "scopes": scope_names(record.effective_scopes),
         "state": "live"
         if record.live(now)
         else "expired"
         if record.revoked_at is None
         else "revoked",
-        "created_at": time_or_none(record.created_at),
-        "created_by": record.created_by,
-        "expires_at": time_or_none(record.expires_at),
-        "last_used_at": time_or_none(record.last_used_at),
-        "last_used_from": record.last_used_from,
-        "revoked_at": time_or_none(record.revoked_at),
         "former_until": time_or_none(former) if former is not None and former > now else None,
     }
 

@@ -6,7 +6,6 @@ import json
 from typing import Any, Final
 
 from server.domain import ending
-from server.domain.agents import AgentRecord
 from server.domain.batch import Batch
 from server.domain.jobs import Attempt, Event, Job
 from server.domain.retry import RetryPolicy
@@ -142,7 +141,7 @@ def event_doc(event: Event) -> EventDoc:
     return EventDoc(status=event.state, **shown(event, EventDoc))
 
 
-def shown(record: Job | Attempt | Event | AgentRecord, model: type[Wire]) -> dict[str, Any]:
+def shown(record: object, model: type[Wire]) -> dict[str, Any]:
     """What a document shows under the names that the record has for it."""
     names = [name for name in model.model_fields if hasattr(record, name)]
     return {name: _shown(name, getattr(record, name)) for name in names}
@@ -185,22 +184,5 @@ def status_body(job: Job, message: str | None = None) -> StatusBody:
 
 def delivery_doc(delivery: Delivery) -> DeliveryDoc:
     """A webhook of a job, with its latest tries."""
-    return DeliveryDoc(
-        event=delivery.event,
-        state=delivery.state,
-        message=delivery.message,
-        tries=delivery.tries,
-        next_at=None if delivery.next_at is None else utc(delivery.next_at),
-        created_at=utc(delivery.created_at),
-        ended_at=None if delivery.ended_at is None else utc(delivery.ended_at),
-        tried=[
-            DeliveryTry(
-                number=one.number,
-                at=utc(one.at),
-                seconds=one.seconds,
-                status=one.status,
-                problem=one.problem,
-            )
-            for one in delivery.tried
-        ],
-    )
+    tried = [DeliveryTry(**shown(one, DeliveryTry)) for one in delivery.tried]
+    return DeliveryDoc(**shown(delivery, DeliveryDoc) | {"tried": tried})
