@@ -19,16 +19,20 @@ class AttemptKey(NamedTuple):
         return f"{self.job_id}.{self.attempt}"
 
     @classmethod
-    def parse(cls, text: str) -> AttemptKey:
-        """Read ``17.2``.
-
-        Raises:
-            ValueError: not of that form.
-        """
-        match = _KEY.fullmatch(text)
+    def read(cls, text: str | None) -> AttemptKey | None:
+        """Read ``17.2``; None: it is not of that form, or there is none."""
+        match = _KEY.fullmatch(text or "")
         if match is None or int(match[1]) >= 2**63:  # no database holds it
-            raise ValueError(f"{text!r} is not an attempt key such as 17.2")
+            return None
         return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptKey:
+        """The same. Raises ValueError: not of that form."""
+        key = cls.read(text)
+        if key is None:
+            raise ValueError(f"{text!r} is not an attempt key such as 17.2")
+        return key
 
 
 class Start(NamedTuple):

@@ -185,7 +185,8 @@ class FerrymanAgent(Agent):
         return await self.fetch(payload.id, to, outcome.most_result(job.limits))
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
-        params = self._caller(key)
+        # A restored server uses its own name for payloads of the server that it replaces, too.
+        params = {"server": self._server} | ({} if key is None else {"key": key})
         async with self._call("POST", f"{self.base}/kill/{payload_id}", params=params) as answer:
             payload = await answers.document(answer, PayloadDoc)
             if payload.id != payload_id:
@@ -323,20 +324,9 @@ class FerrymanAgent(Agent):
             return Unreachable(self.excluded, sent=False)
         return problem
 
-    def _caller(self, key: str | None) -> dict[str, str]:
-        """This server, and the payload's key. A restored server uses its own name for payloads of
-        the server that it replaces, too.
-        """
-        return {"server": self._server} | ({} if key is None else {"key": key})
-
     def is_ours(self, payload: PayloadDoc) -> bool:
         """Whether it can be a payload of this server at all."""
-        try:
-            AttemptKey.parse(payload.key or "")
-        except ValueError:
-            ours = False
-        else:
-            ours = payload.server == self._server
+        ours = AttemptKey.read(payload.key) is not None and payload.server == self._server
         if not ours:
             log.warning("payload.not_ours", agent=self.name, key=payload.key, server=payload.server)
         return ours

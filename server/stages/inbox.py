@@ -121,9 +121,7 @@ class Inbox:
         """Add a report, unless it has no key: what polls an agent without keys adds one, and sees
         what becomes of the others. ``size``: bytes of the document.
         """
-        try:
-            key = AttemptKey.parse(payload.key or "")
-        except ValueError:
+        if (key := AttemptKey.read(payload.key)) is None:
             return
         if self._bytes[agent.name] >= _MAX_BYTES:
             content = None  # of an agent that is polled; it is fetched in its turn

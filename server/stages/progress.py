@@ -55,12 +55,10 @@ class Progress(Stage):
         """Keep the report, if it is about an attempt that is followed and says nothing but that it
         runs; returns whether that is so.
         """
-        if payload.status is not PayloadState.RUNNING or payload.live is None:
+        key = AttemptKey.read(payload.key)
+        if key is None or payload.status is not PayloadState.RUNNING or payload.live is None:
             return False
-        try:
-            known = self._followed.get(AttemptKey.parse(payload.key or ""))
-        except ValueError:
-            return False
+        known = self._followed.get(key)
         which = (payload.id, payload.bundle_digest)
         if known is None or (known.agent, known.payload) != (agent, which):
             return False
