@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from server.domain.retry import RetryPolicy
 from shared.clock import Micros
-from shared.wire import JobState, Limits, OnShutdown
+from shared.wire import Limits, OnShutdown
 
 SERVICE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 T = TypeVar("T")
@@ -51,18 +51,6 @@ class ServiceRecord:
     paused_message: str = ""
     retired: bool = False
     changed_at: Micros = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceLoad:
-    """How many jobs a service has."""
-
-    by_state: Mapping[JobState, int]
-    """state -> jobs, counted no further than a limit."""
-    oldest_queued_at: Micros | None
-    """When the job was queued that has waited longest."""
-    in_work: int
-    """Slots that its jobs hold."""
 
 
 @dataclass(frozen=True, slots=True)

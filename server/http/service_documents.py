@@ -48,14 +48,12 @@ async def service_document(principal: Principal, context: Context, service: Serv
         retired=service.retired,
         offered=context.fleet.offered(service.name),
         trouble=context.fleet.why_none(service.name, {}),
-        in_work=load.in_work,
-        counts=dict(load.by_state),
         counts_up_to=_COUNTED,
-        oldest_queued_at=utc(load.oldest_queued_at) if load.oldest_queued_at is not None else None,
         retry=retry_doc(service.retry),
         limits=service.limits,
         changed_at=utc(record.changed_at) if record is not None and record.changed_at else None,
         **{name: getattr(service, name) for name in _SAME},
+        **load,
         **own,
     )
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from server.domain.access import Visible
-from server.domain.service import ServiceLoad, ServiceRecord
+from server.domain.service import ServiceRecord
 from server.store import pages
 from server.store.statements import HELD, WAITS_SINCE, Columns
-from shared.clock import Micros
+from shared.clock import Micros, utc
 from shared.sql import Tx
 from shared.wire import JobState
 
@@ -81,9 +81,9 @@ def set_paused(tx: Tx, name: str, message: str | None, at: Micros) -> ServiceRec
     return _record(tx.rows(_PAUSE, values)[0])
 
 
-def load(tx: Tx, name: str, most: int, where: Visible) -> ServiceLoad:
-    """How many jobs it has in each state, of those that somebody may see; counts no further
-    than ``most``, and of all that one portal submitted its latest ``most``.
+def load(tx: Tx, name: str, most: int, where: Visible) -> dict[str, Any]:
+    """How many jobs it has in each state, of those that somebody may see, as its document says it;
+    counts no further than ``most``, and of all that one portal submitted its latest ``most``.
     """
     chosen = {"user_id": where.user_id, "submitted_by": where.submitted_by}
     own = {column: value for column, value in chosen.items() if value is not None}
@@ -100,7 +100,11 @@ def load(tx: Tx, name: str, most: int, where: Visible) -> ServiceLoad:
     (slots,) = tx.rows(held, values)
     by_state = dict.fromkeys(JobState, 0) | {JobState(row["state"]): row["jobs"] for row in rows}
     since = min((row["queued_at"] for row in queued), default=None)
-    return ServiceLoad(by_state, since, slots["slots"])
+    return {
+        "counts": by_state,
+        "oldest_queued_at": None if since is None else utc(since),
+        "in_work": slots["slots"],
+    }
 
 
 _record: Final = Columns(

@@ -8,6 +8,7 @@ from server.domain.access import Visible
 from server.domain.choose import Candidate
 from server.domain.service import Service, ServiceRecord
 from server.store import services as rows
+from shared.clock import utc
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.kit.store import Calls, claim
@@ -64,10 +65,11 @@ async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_as
         (Visible(user_id="bob", submitted_by="other"), 0, 0, None),
     ):
         load = await services.load("s", 99, where)
-        assert load.by_state.keys() == set(JobState)
-        counted = {state: jobs for state, jobs in load.by_state.items() if jobs}
+        assert load["counts"].keys() == set(JobState)
+        counted = {state: jobs for state, jobs in load["counts"].items() if jobs}
         states = {JobState.QUEUED: queued, JobState.PROCESSING: in_work}
         assert counted == {state: jobs for state, jobs in states.items() if jobs}, where
-        assert (load.in_work, load.oldest_queued_at) == (in_work, oldest), where
-    assert (await services.load("s", 2, Visible())).by_state[JobState.QUEUED] == 2
-    assert (await services.load("none", 2, Visible())).oldest_queued_at is None
+        since = None if oldest is None else utc(oldest)
+        assert (load["in_work"], load["oldest_queued_at"]) == (in_work, since), where
+    assert (await services.load("s", 2, Visible()))["counts"][JobState.QUEUED] == 2
+    assert (await services.load("none", 2, Visible()))["oldest_queued_at"] is None
