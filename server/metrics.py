@@ -14,6 +14,7 @@ from server.agents.agent import Agent
 from server.agents.registry import Registry
 from server.domain.agents import AgentRecord
 from server.domain.service import Service
+from server.domain.states import ENDED
 from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.health import Disk
 from server.http.context import Context
@@ -25,13 +26,7 @@ from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import AgentState, JobState
 
 _AGENT_STATES: Final = ("accepting", "unfit", "unreachable", "draining", "retired", "lost")
-_JOB_STATES: Final = (
-    JobState.QUEUED,
-    JobState.PROCESSING,
-    JobState.SUBMITTED,
-    JobState.RUNNING,
-    JobState.UNKNOWN,
-)
+_JOB_STATES: Final = frozenset(JobState) - ENDED
 
 
 class ServerMetrics(ProgramMetrics):
