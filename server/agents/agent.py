@@ -58,6 +58,7 @@ class Body:
         bundles: how many are in it.
         sent: it has taken the last chunk; before that no agent can have accepted it.
         why: it was given up; empty: it was not.
+        patience: around the request that brings it.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Body:
         if self.size <= _SMALL:
             body = b"".join([chunk async for chunk in self._source])
             self.sent = True
+            self._wait(None)
             yield body
             return
         chunk = await anext(self._source, None)
@@ -88,6 +90,8 @@ class Body:
         self._wait(0.0)
 
     def _wait(self, seconds: float | None) -> None:
+        if self.why:
+            seconds = 0.0
         when = None if seconds is None else asyncio.get_running_loop().time() + seconds
         with suppress(RuntimeError):  # it has come, or was given up
             self.patience.reschedule(when)
@@ -291,6 +295,7 @@ class Agent:
         """Post bundles, and wait for the answer as long as the agent lives. Raises AgentError."""
         headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
         patient = body.size > _SMALL or not self.supports_events
+        body.patience = asyncio.timeout(_STALLED_S)  # for a connection, then for each chunk
         self._posts.add(body)
         try:
             with self._counted("bundle", body.bundles) as moved:

@@ -5,7 +5,7 @@ bundle is waited for.
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from server.agents import ferryman_agent as agent_events
-from server.agents.agent import Sessions
+from server.agents.agent import Body, Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.registry import Registry
 from server.domain.agents import Unreachable
@@ -357,3 +357,31 @@ async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(tmp_path, mo
         with pytest.raises(Unreachable, match="stopped taking the bundle") as problem:
             await submit
         assert not problem.value.sent
+
+
+async def test_what_is_given_up_is_not_waited_for_when_one_more_chunk_is_taken() -> None:
+    async def source() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"chunk"
+
+    body = Body("", 1 << 20, source())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5), body.patience:
+            chunks = body.chunks()
+            await anext(chunks)
+            body.give_up("it was taken out of the settings")
+            await anext(chunks)
+            await asyncio.Event().wait()
+    assert body.patience.expired()
+
+
+async def test_a_bundle_that_gets_no_connection_is_not_sent_for_ever(tmp_path, monkeypatch):
+    async with sending(tmp_path) as (found, submit, _):
+        monkeypatch.setattr("server.agents.agent._STALLED_S", 0.2)
+        connector = found.client._sessions.transfers.connector
+        monkeypatch.setattr(connector, "_available_connections", lambda _: 0)
+        stored = Bundle(str(tmp_path / "bundle"), 32 << 20, "e" * 64)
+        with pytest.raises(Unreachable, match="stopped taking") as problem:
+            await asyncio.wait_for(found.client.submit(job(id=8, bundle=stored), Service("s")), 5)
+        assert not problem.value.sent
+        submit.cancel()
