@@ -130,7 +130,7 @@ def ends_otherwise(
     in place of ``ended``.
     """
     seen = ending.behind(job, ended.through)
-    move = ending.end(seen, to, service, ended.at, message, reason)
+    move = ending.end(seen, service, ended.at, to, message, reason)
     changes = _without_end(ended)
     return ending.reported(job, move, ended.through, changes, ended.facts, ended.live)
 
@@ -150,14 +150,14 @@ def over(
     if batch.completed == batch.total:
         completed = f"{'its' if batch.total == 1 else 'all'} {_children(batch.total)} completed"
     if parent.cancel_requested_at is not None:
-        return ending.cancelled(parent, service, now, f"cancelled; {completed}")
+        return ending.end(parent, service, now, JobState.CANCELLED, f"cancelled; {completed}")
     if batch.made < batch.total and not batch.gives_up:
         return None
     if batch.failed or batch.cancelled:
-        message = _failures(batch, failed)
-        return ending.failed(parent, service, now, Reason.CHILD_FAILED, message)
+        message, reason = _failures(batch, failed), Reason.CHILD_FAILED
+        return ending.end(parent, service, now, JobState.FAILED, message, reason)
     if not batch.has_gather:
-        return ending.end(parent, JobState.COMPLETED, service, now, completed)
+        return ending.end(parent, service, now, JobState.COMPLETED, completed)
     changes = ending.queued_again(now) | {"deferred": False, "gather": True, "result": None}
     message, event = f"{completed}, gather.sh runs next", "job.gather_queued"
     return ending.move(parent, JobState.QUEUED, now, message, None, changes, event)

@@ -81,14 +81,6 @@ def heartbeat_timeout_s(job: Job, service: Service) -> float:
     return _least(job.heartbeat_timeout_s, service.heartbeat_timeout_s)
 
 
-def expires_at(job: Job, service: Service, ended_at: Micros) -> Micros | None:
-    """When the files of a job that ends now are removed; None: they are kept, or go with those of
-    its parent.
-    """
-    kept_s = expires_after_s(job, service)
-    return ended_at + round(kept_s * SECOND) if kept_s else None
-
-
 def expires_after_s(job: Job, service: Service) -> float:
     """How long its files are kept after its end; 0: for ever, or as long as those of its parent."""
     if job.parent_id is not None:
@@ -130,13 +122,8 @@ def interrupted(job: Job, service: Service, now: Micros, reason: Reason, message
     """The attempt died through no fault of the bundle: again from its own budget, or Failed."""
     again = retry.after_interruption(job.infra_used, service.infra_retries)
     if again is None and job.cancel_requested_at is None:
-        return end(job, JobState.FAILED, service, now, message, reason)
+        return end(job, service, now, JobState.FAILED, message, reason)
     return requeue(job, service, now, message, reason, again or Retry(0.0))
-
-
-def failed(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
-    """Nothing can be tried any more."""
-    return end(job, JobState.FAILED, service, now, message, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +143,7 @@ def dependency_failed(broken: BrokenDependency, service: Service, now: Micros) -
     dependency leads to a lower number, and there is no cycle.
     """
     message = f"job {broken.on_id}, which it waits for, {_what_became_of(broken.on)}"
-    return failed(broken.job, service, now, Reason.DEPENDENCY_FAILED, message)
+    return end(broken.job, service, now, JobState.FAILED, message, Reason.DEPENDENCY_FAILED)
 
 
 def _what_became_of(on: Job | None) -> str:
@@ -171,11 +158,6 @@ def _what_became_of(on: Job | None) -> str:
             return "did not complete"
 
 
-def cancelled(job: Job, service: Service, now: Micros, message: str) -> Move:
-    """Its user does not want it, and none of its processes is alive."""
-    return end(job, JobState.CANCELLED, service, now, message)
-
-
 def expired(job: Job, now: Micros) -> Move:
     """It has been kept for as long as its service says."""
     message = f"expired; it had ended as {job.state}"
@@ -185,9 +167,9 @@ def expired(job: Job, now: Micros) -> Move:
 
 def end(
     job: Job,
-    to: JobState,
     service: Service,
     now: Micros,
+    to: JobState,
     message: str,
     reason: Reason | None = None,
 ) -> Move:
@@ -195,7 +177,7 @@ def end(
 
     A failure of a service with dead letters is one; the children of a batch are its parent's.
     """
-    changes = {"ended_at": now, "expires_at": expires_at(job, service, now)}
+    changes, kept_s = dict[str, Any](), expires_after_s(job, service)
     if to is JobState.FAILED:
         if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
             message += f"; it is not tried again, as service {service.name} says (on_shutdown)"
@@ -203,9 +185,8 @@ def end(
             rules = retry_rules(job, service)
             message += retry.why_not(rules, job.retries_used, reason, job.exit_code)
     if to is JobState.FAILED and service.dead_letter and job.parent_id is None:
-        kept_s = service.dead_letter_expires_after_s
-        changes["dead_letter"] = True
-        changes["expires_at"] = now + round(kept_s * SECOND) if kept_s else None
+        changes["dead_letter"], kept_s = True, service.dead_letter_expires_after_s
+    changes |= {"ended_at": now, "expires_at": now + round(kept_s * SECOND) if kept_s else None}
     return move(job, to, now, message, reason, changes)
 
 
@@ -242,7 +223,7 @@ def requeue(
     programs, beside those of the retry.
     """
     if job.cancel_requested_at is not None:
-        return end(job, JobState.CANCELLED, service, now, f"cancelled; {message}")
+        return end(job, service, now, JobState.CANCELLED, f"cancelled; {message}")
     delay = round(again.delay_s * SECOND)
     changes = queued_again(now) | {"waits_since": None, **again.used}
     if delay:

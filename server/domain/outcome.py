@@ -237,10 +237,10 @@ def _attempt_ended(
         case PayloadState.COMPLETED:
             took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
             message = f"{job.entry} ended well{took}"
-            return ending.end(job, JobState.COMPLETED, service, now, message)
+            return ending.end(job, service, now, JobState.COMPLETED, message)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"
-            return ending.end(job, JobState.CANCELLED, service, now, message)
+            return ending.end(job, service, now, JobState.CANCELLED, message)
         case PayloadState.CLEANED:
             reason = Reason.AGENT_LOST
             message = "the agent removed the result before it could be fetched"
@@ -266,7 +266,7 @@ def _attempt_ended(
             if again is not None:
                 fields = {"exit_code": exit_code}
                 return ending.requeue(job, service, now, message, reason, again, fields)
-    return ending.end(job, JobState.FAILED, service, now, message, reason)
+    return ending.end(job, service, now, JobState.FAILED, message, reason)
 
 
 def _interrupted(
@@ -281,7 +281,7 @@ def _interrupted(
         return ending.requeue(job, service, now, message, reason, retry.resubmitted())
     if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
         if job.cancel_requested_at is None:
-            return ending.end(job, JobState.FAILED, service, now, message, reason)
+            return ending.end(job, service, now, JobState.FAILED, message, reason)
     elif retry.after_interruption(job.infra_used, service.infra_retries) is None:
         rules = ending.retry_rules(job, service)
         again = retry.after_failure(rules, job.retries_used, reason, None, uniform)
@@ -300,7 +300,7 @@ def _later(job: Job, service: Service, now: Micros, asked: RetryLater) -> Move:
         return ending.requeue(job, service, now, message, Reason.EXIT_CODE, again, fields)
     times = say_count(most, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
-    return ending.end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE)
+    return ending.end(job, service, now, JobState.FAILED, message, Reason.EXIT_CODE)
 
 
 def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
@@ -329,14 +329,14 @@ def refused(
     if no.wants_new_attempt:
         return not_sent(job, service, now, message, delay_s)
     if no.declined and not offered:
-        return ending.failed(job, service, now, Reason.NOT_OFFERED, message)
+        return ending.end(job, service, now, JobState.FAILED, message, Reason.NOT_OFFERED)
     if no.declined:
         message = f"agent {job.agent} does not take it now: {no}"
         return not_sent(job, service, now, message, delay_s)
     if no.final:
         invalid = no.code == "invalid_bundle"
         reason = Reason.INVALID_BUNDLE if invalid else Reason.AGENT_ERROR
-        return ending.failed(job, service, now, reason, message)
+        return ending.end(job, service, now, JobState.FAILED, message, reason)
     return ending.interrupted(job, service, now, Reason.AGENT_ERROR, message)
 
 

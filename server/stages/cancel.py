@@ -138,5 +138,5 @@ class Cancel(Stage):
         return False
 
     async def _cancelled(self, job: Job, message: str) -> bool:
-        move = self._decide(ending.cancelled, job, message)
+        move = self._decide(ending.end, job, JobState.CANCELLED, message)
         return await self._database.write(jobs.move, move) is not None

@@ -210,7 +210,7 @@ class Deliver(Stage):
         await self._move(job, self._decide(ending.interrupted, job, reason, message))
 
     async def _fail(self, job: Job, reason: Reason, message: str) -> None:
-        await self._move(job, self._decide(ending.failed, job, reason, message))
+        await self._move(job, self._decide(ending.end, job, JobState.FAILED, message, reason))
 
     def _count(self, job: Job, outcome: str) -> None:
         """Count how a try to give the job to its agent went; the agents are those of settings."""

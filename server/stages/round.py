@@ -19,7 +19,7 @@ from server.store import claims, queue, totals
 from server.store.claims import Claimed, Offer
 from shared.clock import SECOND, Micros
 from shared.units.durations import say_duration
-from shared.wire import Reason
+from shared.wire import JobState, Reason
 
 _RESUME_EVERY_S: Final = 2.0
 _MAX_GIVEN_UP: Final = 100
@@ -149,7 +149,7 @@ class Round(Stage):
             message = f"the server has had no service {name} in its settings for {waited}"
             now = self._clock.now()
             given_up += await self._move_all(
-                ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
+                ending.end(job, Service(name), now, JobState.FAILED, message, Reason.NOT_OFFERED)
                 for job in await self._database.read(queue.of_service, name, _MAX_GIVEN_UP)
             )
         return given_up
@@ -170,7 +170,8 @@ class Round(Stage):
                 f"waited {say_duration(waits_s)} in the queue without a start, "
                 f"which is the most {allowed}"
             )
-            moves.append(ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message))
+            reason = Reason.QUEUE_TIMEOUT
+            moves.append(ending.end(job, service, now, JobState.FAILED, message, reason))
         return await self._move_all(moves)
 
 

@@ -131,8 +131,8 @@ def test_own_times_are_as_long_as_the_service_allows_and_files_are_kept(own, mos
     found = job(queue_timeout_s=own, heartbeat_timeout_s=own, expires_after_s=own)
     assert ending.queue_timeout_s(found, service) == holds
     assert ending.heartbeat_timeout_s(found, service) == holds
-    at = ending.expires_at(found, service, 100 * SECOND)
-    assert at == (expires and expires * SECOND)
+    end = ending.end(found, service, 100 * SECOND, S.FAILED, "it failed")
+    assert end.changes["expires_at"] == (expires and expires * SECOND)
 
 
 def moved_to(at_s: float, state: S, attempt: int = 0, agent: str | None = None) -> Event:

@@ -47,7 +47,7 @@ async def make(jobs: Store, parent: Job, most: int) -> bool:
 async def cancelled(jobs: Store, parent: Job) -> Job:
     """The parent, of which no child is under way."""
     await jobs.request_cancel(parent.id, 50)
-    end = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
+    end = ending.end(await jobs.get(parent.id), SERVICE, 60, JobState.CANCELLED, "cancelled")
     over = await jobs.end_batch(end, await batch_of(jobs, parent))
     assert over is not None
     return over
@@ -63,7 +63,7 @@ def to(job: Job, state: JobState, at: int = 40) -> Move:
     if state is JobState.QUEUED:
         changes = dict.fromkeys(("ended_at", "cancel_requested_at")) | {"run": job.run + 1}
         return Move(job.id, job.attempt, job.state, state, at, "retried", changes=changes)
-    return ending.end(job, state, SERVICE, at, "ended")
+    return ending.end(job, SERVICE, at, state, "ended")
 
 
 async def test_a_child_is_as_its_parent_asked(jobs: Store) -> None:

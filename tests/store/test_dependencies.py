@@ -17,7 +17,7 @@ SERVICE = Service("s", expires_after_s=60.0)
 
 async def run(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) -> Job:
     if to is S.CANCELLED:
-        return await jobs.moved(ending.cancelled(await jobs.get(job.id), SERVICE, at, "cancelled"))
+        return await jobs.moved(ending.end(await jobs.get(job.id), SERVICE, at, to, "cancelled"))
     await jobs.moved(claim(await jobs.get(job.id)))
     return await finish(jobs, job, to, at)
 
@@ -27,7 +27,7 @@ async def finish(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 10
     for state in (S.SUBMITTED, S.RUNNING):
         job = await jobs.moved(Move(job.id, job.attempt, job.state, state, 30, "on"))
     reason = Reason.EXIT_CODE if to is S.FAILED else None
-    return await jobs.moved(ending.end(job, to, SERVICE, at, f"it {to}", reason))
+    return await jobs.moved(ending.end(job, SERVICE, at, to, f"it {to}", reason))
 
 
 async def claimable(jobs: Store) -> list[int]:
