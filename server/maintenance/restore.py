@@ -91,14 +91,17 @@ def restore(
                 copy_database(source, staged)
             made += [data_dir / kind for kind in FileKind]
             with connected(staged) as copy:
-                brought = bring(backup, data_dir, Tx(copy), digests=digests)
-            lost = len(brought.missing) + len(brought.damaged)
-            if lost > len(manifest["incomplete"]):
-                raise BadBackup(f"{backup}: {lost} files are missing or damaged")
-            with connected(staged) as copy:
+                tx = Tx(copy)
+                brought = bring(backup, data_dir, tx, digests=digests)
+                lost = len(brought.missing) + len(brought.damaged)
+                if lost > len(manifest["incomplete"]):
+                    raise BadBackup(f"{backup}: {lost} files are missing or damaged")
                 migrate(copy, staged, MIGRATIONS)
-                tokens = tuple(copies.live_tokens(Tx(copy), clock.now()))
-            first = as_another(data_dir, staged, skip, follow=not rehearsal)
+                tokens = tuple(copies.live_tokens(tx, clock.now()))
+                new, beside = secrets.token_hex(16), read_record(data_dir)
+                first = copies.become_another(copy, new, skip, follow=not rehearsal, beside=beside)
+                # Until the copy is in place, no server starts with the folder.
+                write_record(data_dir, copies.marks(tx))
         except sqlite3.DatabaseError as problem:
             raise BadBackup(f"{backup}: {problem}") from problem
         durable.replace(staged, db_path)
@@ -130,14 +133,3 @@ def _check_empty(data_dir: Path, db_path: Path) -> None:
     for path in (db_path, *data_dir.iterdir()):
         if os.path.lexists(path) and path.name not in _HARMLESS:
             raise NotEmpty(f"{path} is there already: a backup is restored into an empty folder")
-
-
-def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
-    """Make the copy another server's, and then the folder; the number of its next job. Until the
-    copy is in place, no server starts with the folder.
-    """
-    with connected(staged) as connection:
-        new, beside = secrets.token_hex(16), read_record(data_dir)
-        first = copies.become_another(connection, new, skip, follow=follow, beside=beside)
-        write_record(data_dir, copies.marks(Tx(connection)))
-        return first

@@ -15,7 +15,6 @@ from unittest.mock import Mock
 import pytest
 
 from server.domain.jobs import FileKind
-from server.maintenance.restore import as_another
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_path
 from server.store import copies
@@ -260,12 +259,12 @@ def test_a_restore_that_is_killed_before_its_end_leaves_no_folder_to_start_with(
 ):
     backup(folder)
 
-    def killed(*how: Any, **more: Any) -> int:
-        as_another(*how, **more)
+    def killed(*how: Any) -> None:
+        write_record(*how)
         raise SimulatedCrash
 
     with monkeypatch.context() as patched:
-        patched.setattr("server.maintenance.restore.as_another", killed)
+        patched.setattr("server.maintenance.restore.write_record", killed)
         patched.setattr("server.maintenance.restore.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(SimulatedCrash):
             restore(folder)
