@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from server.domain import ending, states
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
-from server.domain.live import NewEvent
 from server.store import bundles, children, jobs, records
-from server.store.events import append, values_of
 from server.store.queue import DEFERRED
 from server.store.statements import Columns, changed, insert, queued
 from shared.clock import Micros
-from shared.ids import AttemptKey
 from shared.sql import AMONG, Row, Tx, among
 from shared.wire import JobState, Reason
 
@@ -43,6 +39,35 @@ _COPIED: Final = (
     "heartbeat_timeout_s, expires_after_s, priority, outputs, result_files, meta"
 )
 """What a child has from its parent."""
+_CHILDREN: Final = (
+    f"""
+    INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
+                      array_index, array_line, bundle_folder, hold, bundle_file, bundle_size,
+                      bundle_digest, inputs_from, {_COPIED})
+    SELECT 'Queued', :at, :at, :message, parent.id, json_extract(child.value, '$[0]'),
+           name || '[' || json_extract(child.value, '$[0]') || ']',
+           json_extract(child.value, '$[1]'), json_extract(child.value, '$[2]'),
+           json_extract(child.value, '$[3]'),
+           CASE WHEN child.key < :unheld THEN NULL ELSE 'parallel' END, :file, :size, :digest,
+           -- The parent of an array never runs: its children get what it was to get.
+           CASE WHEN json_extract(child.value, '$[1]') IS NULL THEN '[]' ELSE inputs_from END,
+           {_COPIED}
+    FROM json_each(:children) AS child JOIN jobs AS parent ON parent.id = :parent
+    ORDER BY child.key
+    """,  # noqa: S608 - no user input
+    f"""
+    INSERT INTO events (job_id, at, attempt, state, message, event)
+    SELECT id, :at, 0, 'Queued', :message, '{FIRST_EVENT}' FROM jobs
+    WHERE parent_id = :parent AND id > :last ORDER BY id
+    """,  # noqa: S608 - no user input
+    """
+    INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags
+    JOIN jobs ON jobs.parent_id = job_tags.job_id
+    WHERE job_tags.job_id = :parent AND jobs.id > :last
+    """,
+    "UPDATE bundles SET refs = refs + :count WHERE file = :file",
+)
+"""The next children of a parent, their first events and tags, and the bundle that they share."""
 
 
 def get(tx: Tx, parent_id: int) -> Batch | None:
@@ -145,74 +170,30 @@ def make_children(
     )
     if not counted:
         return False
-    before = counted[0]["unended"] - len(children)
-    most = batch.max_parallel or before + len(children)
-    for start in range(0, len(children), _AT_ONCE):
-        some = children[start : start + _AT_ONCE]
-        without_hold = max(0, most - before - start)
-        _insert_children(tx, batch, some, without_hold, at, message)
-    file = tx.rows(
-        "SELECT coalesce(:own, bundle_file) AS file FROM jobs WHERE id = :parent",
-        {"own": batch.bundle.file if batch.bundle else None, "parent": parent_id},
-    )
-    tx.rows(
-        "UPDATE bundles SET refs = refs + :count WHERE file = :file",
-        {"count": len(children), "file": file[0]["file"]},
-    )
-    changed(tx, jobs.get(tx, parent_id))
+    unheld = len(children)
+    if batch.max_parallel:
+        unheld = batch.max_parallel - (counted[0]["unended"] - len(children))
+    parent, (last,) = jobs.get(tx, parent_id), tx.rows("SELECT max(id) AS id FROM jobs")
+    bundle = batch.bundle or parent.bundle
+    assert bundle is not None, "it has not ended"
+    new = [(one.name, one.array_index, one.array_line, one.folder) for one in children]
+    values = {
+        "parent": parent_id,
+        "at": at,
+        "message": message,
+        "last": last["id"],
+        "children": json.dumps(new),
+        "count": len(children),
+        "unheld": unheld,
+        "file": bundle.file,
+        "size": bundle.size,
+        "digest": bundle.digest,
+    }
+    for sql in _CHILDREN:
+        tx.rows(sql, values)
+    queued(tx, parent.service, parent.user_id, len(children))
+    changed(tx, parent)
     return True
-
-
-def _insert_children(
-    tx: Tx,
-    batch: Batch,
-    children: Sequence[NewChild],
-    without_hold: int,
-    at: Micros,
-    message: str,
-) -> None:
-    """Queue some children, with their tags and first events."""
-    values: dict[str, Any] = {"parent": batch.parent_id, "at": at, "message": message}
-    own = batch.bundle and asdict(batch.bundle)
-    values |= {name: own and own[name] for name in ("file", "size", "digest")}
-    rows = []
-    for n, child in enumerate(children):
-        hold = None if n < without_hold else "parallel"
-        given = {"n": child.name, "i": child.array_index, "l": child.array_line}
-        given |= {"f": child.folder, "h": hold}
-        values |= {f"{name}{n}": value for name, value in given.items()}
-        rows.append(f"(:n{n}, :i{n}, :l{n}, :f{n}, :h{n}, {n})")
-    added = tx.rows(
-        f"""
-        WITH child (name, array_index, array_line, folder, hold, number)
-        AS (VALUES {", ".join(rows)})
-        INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
-                          array_index, array_line, bundle_folder, hold, bundle_file, bundle_size,
-                          bundle_digest, inputs_from, {_COPIED})
-        SELECT 'Queued', :at, :at, :message, parent.id, child.name,
-               parent.name || '[' || child.name || ']', child.array_index, child.array_line,
-               child.folder, child.hold,
-               coalesce(:file, bundle_file), coalesce(:size, bundle_size),
-               coalesce(:digest, bundle_digest),
-               -- The parent of an array never runs: its children get what it was to get.
-               CASE WHEN child.array_index IS NULL THEN '[]' ELSE inputs_from END, {_COPIED}
-        FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number
-        RETURNING id, service, user_id
-        """,  # noqa: S608 - no user input
-        values,
-    )
-    queued(tx, added[0]["service"], added[0]["user_id"], len(added))
-    event = NewEvent(FIRST_EVENT, message)
-    ids = sorted(row["id"] for row in added)
-    append(tx, [values_of(AttemptKey(one, 0), JobState.QUEUED, None, at, event) for one in ids])
-    tx.rows(
-        """
-        INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags
-        JOIN jobs ON jobs.parent_id = job_tags.job_id
-        WHERE job_tags.job_id = :parent AND jobs.id >= :first
-        """,
-        {"parent": batch.parent_id, "first": ids[0]},
-    )
 
 
 def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
