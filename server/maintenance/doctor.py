@@ -16,7 +16,7 @@ import socket
 import sqlite3
 import ssl
 import stat
-from collections.abc import AsyncIterator, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
@@ -172,19 +172,13 @@ async def _agents(settings: ServerSettings, clock: Clock) -> list[Finding]:
         return [Finding("agents", "problem", "there are none, so no job can run", hint)]
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        asked = [_asked(session, name, one, clock) for name, one in settings.agents.items()]
+        asked = [_of_agent(session, name, one, clock) for name, one in settings.agents.items()]
         return [one for found in await asyncio.gather(*asked) for one in found]
-
-
-async def _asked(
-    session: aiohttp.ClientSession, name: str, table: AgentTable, clock: Clock
-) -> list[Finding]:
-    return [one async for one in _of_agent(session, name, table, clock)]
 
 
 async def _of_agent(
     session: aiohttp.ClientSession, name: str, table: AgentTable, clock: Clock
-) -> AsyncIterator[Finding]:
+) -> list[Finding]:
     about = f"agent {name}"
     url = table.url.rstrip("/") + "/load" if table.url else str(table.upload_url)
     token, tls = table.secret(), table.tls()
@@ -202,31 +196,30 @@ async def _of_agent(
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:
         text = f"it cannot be reached: {say_connection(problem, f'agents.{name}.ca_file')}"
         hint = "on its host: systemctl status ferryman-agent, ferryman doctor"
-        yield Finding(about, "problem", text, hint, UNAVAILABLE)
-        return
+        return [Finding(about, "problem", text, hint, UNAVAILABLE)]
     if status in (401, 403):
         text = "it does not take the token of the settings"
         hint = f"token of [agents.{name}] has to be one of the agent's tokens"
-        yield Finding(about, "problem", text, hint, 77)
-        return
+        return [Finding(about, "problem", text, hint, 77)]
     if table.url and (status != 200 or not health.get("agent")):
         text = f"what answers at its address is no Ferryman agent (status {status})"
-        yield Finding(about, "problem", text, f"url of [agents.{name}]", 76)
-        return
+        return [Finding(about, "problem", text, f"url of [agents.{name}]", 76)]
     ours, theirs = metadata.version("ferryman"), health.get("version")
+    found = [Finding(about, "ok", "it answers, and takes our token" if token else "it answers")]
     if health.get("message"):
         text = f"it answers, and says: {health['message']}"
-        yield Finding(about, "warning", text, "on its host: ferryman doctor")
-    else:
-        yield Finding(about, "ok", "it answers, and takes our token" if token else "it answers")
+        found = [Finding(about, "warning", text, "on its host: ferryman doctor")]
     if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
         text = f"it has version {theirs}, this is {ours}"
-        yield Finding(about, "warning", text, "bring both to the same version, in any order")
+        hint = "bring both to the same version, in any order"
+        found.append(Finding(about, "warning", text, hint))
     if date is not None:
         skew = abs(parsedate_to_datetime(date).timestamp() - clock.now() / SECOND)
         if skew > _MAX_SKEW_S + 1:  # its time is cut to a whole second
             text = f"its clock and this one differ by {skew:.0f} s"
-            yield Finding(about, "warning", text, "on the one that is wrong: timedatectl status")
+            hint = "on the one that is wrong: timedatectl status"
+            found.append(Finding(about, "warning", text, hint))
+    return found
 
 
 def of_settings(file: Path | None) -> Finding:
