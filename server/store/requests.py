@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from server.domain.access import Visible
 from server.domain.allowances import Quota, check_day
@@ -22,6 +22,8 @@ from server.store.tokens import use_ticket
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState
+
+_TAG: Final = "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)"
 
 
 def insert_job(
@@ -67,8 +69,7 @@ def insert_job(
     job = records.job(row)
     if most.uploaded:  # without a limit nothing is counted
         users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)
-    for tag in set(new.tags):
-        insert(tx, "job_tags", {"tag": tag, "job_id": job.id})
+    tx.many(_TAG, [{"tag": tag, "id": job.id} for tag in set(new.tags)])
     dependencies.add(tx, job.id, new, found)
     if new.batch is not None:
         _add_batch(tx, job.id, new.batch)
@@ -201,13 +202,8 @@ def change_tags(
         "UPDATE jobs SET tags = :tags WHERE id = :id RETURNING *",
         {"id": job_id, "tags": json.dumps(tags)},
     )
-    for tag in set(job.tags) - set(tags):
-        tx.rows(
-            "DELETE FROM job_tags WHERE tag = :tag AND job_id = :id",
-            {"tag": tag, "id": job_id},
-        )
-    for tag in set(tags) - set(job.tags):
-        insert(tx, "job_tags", {"tag": tag, "job_id": job_id})
+    tx.rows("DELETE FROM job_tags WHERE job_id = :id", {"id": job_id})
+    tx.many(_TAG, [{"tag": tag, "id": job_id} for tag in set(tags)])
     message = f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
     return _changed(tx, row, at, "job.tagged", message, by=by, tags=list(tags))
 
