@@ -141,7 +141,7 @@ class Clean(Stage):
         return await self._database.read(retention.files_in_use, names)
 
     async def _look_at(self, kind: FileKind, names: Sequence[str]) -> None:
-        orphans = await self._storage.orphans(kind, names, self._in_use)
+        orphans = await self._storage.orphans(names, self._in_use)
         before = self._clock.now() - round(_ORPHAN_AGE_S * SECOND)
         old = await self._storage.stored_before(kind, orphans, before) if orphans else []
         self._files += len(names)

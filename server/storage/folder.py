@@ -135,7 +135,7 @@ class Storage:
             raise
         await files.discard()  # not in a finally: see above
 
-    async def orphans(self, kind: FileKind, names: Sequence[str], in_use: InUse) -> Sequence[str]:
+    async def orphans(self, names: Sequence[str], in_use: InUse) -> Sequence[str]:
         """Those of the listed files that no row refers to, nor will.
 
         A file that this run has stored is none while it is pending.
@@ -147,7 +147,7 @@ class Storage:
 
     async def delete_orphans(self, kind: FileKind, names: Sequence[str], in_use: InUse) -> int:
         """Delete the orphans among the listed files; how many."""
-        orphans = await self.orphans(kind, names, in_use)
+        orphans = await self.orphans(names, in_use)
         await self.delete((kind, name) for name in orphans)
         return len(orphans)
 
