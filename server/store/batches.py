@@ -265,20 +265,12 @@ def children_of(
     """
     rows = tx.rows(
         f"""
-        SELECT id, child_name, state, reason FROM jobs
+        SELECT id, child_name AS name, state, reason FROM jobs
         WHERE parent_id = :parent AND id > :after AND state {AMONG} ORDER BY id LIMIT :limit
         """,  # noqa: S608 - no user input
         {**among(states), "parent": parent_id, "after": after_id, "limit": limit},
     )
-    return [
-        Child(
-            row["id"],
-            row["child_name"] or str(row["id"]),
-            JobState(row["state"]),
-            Reason(row["reason"]) if row["reason"] else None,
-        )
-        for row in rows
-    ]
+    return [_child(row) for row in rows]
 
 
 class ChildResult(NamedTuple):
@@ -317,6 +309,7 @@ def child_results(tx: Tx, parent_id: int) -> list[ChildResult]:
     ]
 
 
+_child: Final = Columns(Child, {"state": JobState, "reason": Reason}).record
 _COLUMNS: Final = Columns(
     Batch,
     {
