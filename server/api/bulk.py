@@ -18,6 +18,7 @@ from server.stages.bulk import BulkAction
 from server.store.pages import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL
+from shared.http.numbers import whole_number
 from shared.http.request_log import TARGET
 from shared.wire import BulkAnswer
 
@@ -30,6 +31,13 @@ def _in_a_query(value: Any) -> Any:
     if value is True:
         return "true"
     return str(value) if type(value) is int else value
+
+
+def _next(value: Any) -> int:
+    number = whole_number(str(value), most=_MAX_ID)
+    if number is None:
+        raise ValueError("should be what the answer before gave as next")
+    return number
 
 
 class BulkBody(SparseBody):
@@ -47,7 +55,7 @@ class BulkBody(SparseBody):
     """True: all jobs, without a filter."""
     limit: int = Field(_MOST, strict=True, ge=1, le=_MOST)
     """With a filter: how many jobs at most."""
-    cursor: int | None = Field(None, ge=0, le=_MAX_ID)
+    cursor: Annotated[int, BeforeValidator(_next)] | None = None
     """What the answer before gave as next."""
     tags: list[str] = Field(default_factory=list)
     """Of tag and untag."""
