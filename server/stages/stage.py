@@ -152,5 +152,6 @@ class AgentTasks(Generic[Key]):
         for task in stopped.values():
             task.cancel()
         await asyncio.gather(*stopped.values(), return_exceptions=True)
-        for key in stopped:
-            self._tasks.pop(key, None)  # a task that had not started
+        for key, task in stopped.items():
+            if key in self._tasks and self._tasks[key][1] is task:
+                del self._tasks[key]  # it had not started

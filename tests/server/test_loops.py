@@ -19,6 +19,7 @@ from server.domain.service import Service
 from server.domain.statistics import ALL, Tree
 from server.loops import Loop, Supervisor
 from server.measures import Measures
+from server.stages.stage import AgentTasks
 from server.stages.statistics import Statistics
 from server.stages.wakeups import JobWakeups
 from server.store import jobs as store_jobs
@@ -318,3 +319,28 @@ async def test_a_job_that_ends_just_after_it_was_read_is_cancelled_no_more_at_on
     with pytest.raises(AlreadyEnded):
         await cancel
     assert done
+
+
+async def test_a_task_that_begins_while_former_ones_of_its_key_stop_is_kept() -> None:
+    tasks, go_on, begun = AgentTasks[int]("tasks.failed"), asyncio.Event(), asyncio.Event()
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def lasts() -> None:
+        try:
+            await forever()
+        finally:
+            await go_on.wait()
+
+    tasks.start("node", 1, lasts)
+    ends = tasks.start("node", 2, forever)
+    await begun.wait()
+    stopping = asyncio.create_task(tasks.stop("node"))
+    await asyncio.wait([ends])
+    tasks.start("other", 2, forever)
+    go_on.set()
+    await stopping
+    assert list(tasks) == [2], "it can be stopped, too"
+    await tasks.stop()
