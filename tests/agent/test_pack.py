@@ -309,7 +309,7 @@ LINES = [f"line {number}" for number in range(1000)]
     [
         (b"", ""),
         (b"one\ntwo\n", "one\ntwo"),
-        (b"no newline", "no newline"),
+        (b"cut " * 2_000 + b"\nno newline", "no newline"),
         (b"a\r\nb\r\n", "a\nb"),
         (b"over\rwrite", "over\\rwrite"),
         (b"\x1b[31mred\x1b[0m\a", "\\x1b[31mred\\x1b[0m\\x07"),

@@ -95,7 +95,7 @@ async def test_a_script_is_told_the_try_of_the_order_or_else_the_attempt_of_the_
 
 async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> None:
     secret = {"API_TOKEN": "the-secret-value"}
-    payload_id, process = await agent.started("17.2", env=secret)
+    payload_id, process = await agent.started("17.2", env=secret, outputs=["*.*", "not-yet"])
     assert process.launch.env.items() >= secret.items()
     process.write("partial.txt", b"half")
     process.write("aux.h", b"")  # no name for Windows

@@ -209,7 +209,7 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
             found.append(process.read("run.sh") + process.read("deep/data"))
             process.write("children/more/run.sh", b"exit 1\n")
         process.write("output.txt", b"")
-        process.finish()
+        process.finish(warnings=("its own",))
 
     await place.configure(max_children=3)
     place.does(script)
@@ -227,8 +227,8 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
         (name, parent) for name in names
     ]
     assert made[1]["outputs"] == ["output.txt"], "though children are not asked for"
-    (warning,) = made[1]["warnings"]
-    assert "a child of a batch leaves no further ones" in warning
+    own, warning = made[1]["warnings"]
+    assert (own, "a child of a batch leaves no further ones" in warning) == ("its own", True)
     assert (await history(place, parent))[4:] == ["job.deferred", "job.completed"]
     lines = [one for one in logs if one.get("job_id") == parent and "run_s" in one]
     assert [(one["event"], one["run_s"] is None) for one in lines] == [
