@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import os
 import shutil
@@ -26,6 +27,7 @@ from shared.wire import AgentHealth
 from tests.kit.agent_http import AgentClient, Sent, calling
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.raw_archives import zipped
 from tests.kit.waiting import eventually, until
 
 STOPPED = ("Failed", "shutdown", True)
@@ -304,8 +306,11 @@ async def killed_while_it_runs(tmp_path: Path, change: Callable[[Path], None]) -
         done = await agent.completed("3.1")
         assert done == 1
         await agent.started("1.1")
-        await agent.submit("2.1")
-        await until(lambda: len(agent.names("bundles")) == 2)
+        inputs = zipped({"in": b"of another"})
+        about = {"size": len(inputs), "sha256": hashlib.sha256(inputs).hexdigest()}
+        order, bundle = agent.sent("2.1", inputs=about)
+        await agent.post_order(order, bundle + inputs)
+        await until(lambda: len(agent.names("bundles")) == 3)
         copy = tmp_path / "copy"
         shutil.copytree(tmp_path / "agent", copy / "agent")
     change(copy / "agent")
@@ -323,7 +328,9 @@ async def test_files_of_nobody_are_removed_at_the_start_and_others_are_not(tmp_p
     async with calling(home, slots=1) as agent:
         assert not [name for name in orphans if (agent.data / name).exists()]
         assert agent.names("results") == ["1.zip"]
-        (await agent.sandbox.process("2.1")).finish()
+        process = await agent.sandbox.process("2.1")
+        assert process.read("in") == b"of another"
+        process.finish()
         assert (await agent.ended(3))["status"] == "Completed"
         lost = await agent.doc(2)
         assert (lost["reason"], lost["interrupted"]) == ("agent_error", True)

@@ -182,6 +182,7 @@ REFUSED: list[tuple[dict[str, Any], bytes | None, int, str, str]] = [
     ({"on_shutdown": "later"}, None, 400, "invalid_order", "on_shutdown"),
     ({"env": {"FERRYMAN_JOB_ID": "1"}}, None, 400, "invalid_order", "JOB_ID is reserved"),
     ({"env": {"HOME": "/"}}, None, 400, "invalid_order", "env: HOME is reserved"),
+    ({"env": {"TMPDIR": "/"}}, None, 400, "invalid_order", "env: TMPDIR is reserved"),
     ({"env": {"A-B": "1"}}, None, 400, "invalid_order", "'A-B' cannot be the name of a variable"),
     ({"env": {"A": "hidden\0"}}, None, 400, "invalid_order", "A has a NUL in its value"),
     ({"env": {f"A{n}": "" for n in range(300)}}, None, 400, "invalid_order", "at most 256"),

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,6 +20,7 @@ from client_agent.payloads.store import Payloads
 from client_agent.run.attempt import PACK_TRIES
 from client_agent.run.context import RETRY_S
 from client_agent.sandbox.base import Grant
+from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage import open_beneath
 from client_agent.storage.folders import Folders
 from shared.sqlite.files import DatabaseUnavailable
@@ -187,6 +189,7 @@ async def test_what_waits_stays_prepared_until_there_is_space(tmp_path, monkeypa
             for _ in range(5):
                 await agent.clock.advance(RETRY_S)
             assert await state(agent, "3.1") == "Prepared"
+            patch.setattr(SandboxWatch, "problem", AsyncMock(return_value="no space for its test"))
             status, health = await agent.call("GET", "/health")
             assert (status, health["ready"]) == (200, False), "what it has can be fetched"
             assert "must stay free" in health["message"]
@@ -224,6 +227,13 @@ async def test_a_file_server_that_does_not_answer_blocks_nothing():
     await clock.advance(CACHE_S)
     await sources.refresh(clock)
     assert checked.count("/far") == 2
+    answer.clear()  # it is down again
+    refreshing = asyncio.create_task(sources.refresh(clock))
+    await clock.until_asleep(TIMEOUT_S)
+    await clock.advance(TIMEOUT_S)
+    await refreshing
+    answer.set()
+    assert sources.missing(far) == Path("/far"), "though it was there before"
     checked.clear()
     sources = MountSources([Path("/near")], exists)
     for count in (1, 2):

@@ -230,6 +230,7 @@ async def test_a_table_is_cut_to_a_page_and_its_cells_are_text(place: Place) -> 
         "tabs.tsv": b"x\ty\n1\t2\n",
         "odd.csv": b'a,"b\nno end' + b"x" * 140_000,
         "bytes.csv": b"\0\1\2",
+        "cut.csv": b"".join(b"%d,%s\n" % (row, b"x" * 30_000) for row in range(9)),
     }
     async with left(place, files) as here:
         page = await here.open("/a.csv")
@@ -249,6 +250,7 @@ async def test_a_table_is_cut_to_a_page_and_its_cells_are_text(place: Place) -> 
             page = await here.open(f"/{name}")
             assert (says in page.text, "x" * 201 in page.source) == (True, False), name
         await here.open("/odd.csv")
+        assert len((await here.open("/cut.csv")).main.rows()) == 4, "whole rows only"
         page = await here.open("/semi.csv")
         assert page.main.all("td", kind="number")[0].text == "2,5", '"only one" is no number'
 

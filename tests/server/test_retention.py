@@ -30,7 +30,7 @@ from server.store.audit import AuditEntry
 from server.store.migrations import MIGRATIONS
 from server.store.pages import Filter
 from shared.clock import SECOND
-from shared.principals import Role
+from shared.principals import LOCAL, Role
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState
@@ -358,7 +358,11 @@ async def fill(caller: ServerClient, agent: FakeAgent) -> int:
     await caller.job(await post(caller, SECRET, name=SECRET, callback_url=address))
     schedule = {"name": SECRET, "cron": "0 3 * * *"}
     await post(caller, f"echo {SECRET}", path="/api/v1/schedules", **schedule)
+    await post(caller, "echo", OTHER, path="/api/v1/schedules", name="theirs", cron="0 3 * * *")
     context = caller.server.context
+    by = "UPDATE schedules SET submitted_by = :by WHERE user_id = :of"
+    await context.database.write(lambda tx: tx.rows(by, {"by": USER, "of": OTHER}))
+    await context.schedules.load()
     laptop = TokenRecord("", "", f"{USER}-laptop", Role.USER, USER, (), None, 0, "op")
     await context.tokens.create(laptop)
     entry = AuditEntry(1, USER, Role.USER, None, None, "GET /x", "", 200, None, "1.2.3.4", "r", 0)
@@ -392,6 +396,8 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
     assert agent.killed, "what ran is dead"
 
     assert places(data) == []
+    ((theirs,), _) = caller.server.context.schedules.page(LOCAL, None, 9, 9)
+    assert str(theirs.submitted_by).startswith("forgotten-"), "nor in what its next jobs say"
     async with Client(url) as client:
         again = await client.forget_user(USER)
         assert (again.done, again.removed, again.waiting) == (True, {}, [])
