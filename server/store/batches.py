@@ -42,12 +42,11 @@ _COPIED: Final = (
 _CHILDREN: Final = (
     f"""
     INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
-                      array_index, array_line, bundle_folder, hold, bundle_file, bundle_size,
+                      array_index, bundle_folder, hold, bundle_file, bundle_size,
                       bundle_digest, inputs_from, {_COPIED})
     SELECT 'Queued', :at, :at, :message, parent.id, json_extract(child.value, '$[0]'),
            name || '[' || json_extract(child.value, '$[0]') || ']',
            json_extract(child.value, '$[1]'), json_extract(child.value, '$[2]'),
-           json_extract(child.value, '$[3]'),
            CASE WHEN child.key < :unheld THEN NULL ELSE 'parallel' END, :file, :size, :digest,
            -- The parent of an array never runs: its children get what it was to get.
            CASE WHEN json_extract(child.value, '$[1]') IS NULL THEN '[]' ELSE inputs_from END,
@@ -176,7 +175,7 @@ def make_children(
     parent, (last,) = jobs.get(tx, parent_id), tx.rows("SELECT max(id) AS id FROM jobs")
     bundle = batch.bundle or parent.bundle
     assert bundle is not None, "it has not ended"
-    new = [(one.name, one.array_index, one.array_line, one.folder) for one in children]
+    new = [(one.name, one.array_index, one.folder) for one in children]
     values = {
         "parent": parent_id,
         "at": at,
@@ -191,6 +190,13 @@ def make_children(
     }
     for sql in _CHILDREN:
         tx.rows(sql, values)
+    # Not in the document: a thousand lines of an array's file may be very long.
+    made = tx.rows(
+        "SELECT id FROM jobs WHERE parent_id = :parent AND id > :last ORDER BY id", values
+    )
+    lines = {row["id"]: one.array_line for row, one in zip(made, children, strict=True)}
+    each = [{"id": id_, "line": line} for id_, line in lines.items() if line is not None]
+    tx.many("UPDATE jobs SET array_line = :line WHERE id = :id", each)
     queued(tx, parent.service, parent.user_id, len(children))
     changed(tx, parent)
     return True

@@ -1,6 +1,7 @@
 """Batches: children are made once, and counted at each move."""
 
 import asyncio
+import sqlite3
 from typing import Any
 
 import pytest
@@ -84,12 +85,14 @@ async def test_a_child_is_as_its_parent_asked(jobs: Store) -> None:
 async def test_the_line_of_a_task_goes_with_its_files(jobs: Store) -> None:
     parent = await array(jobs, 2, made=0, array_file="p")
     seen = await batch_of(jobs, parent)
-    tasks = rules.tasks(seen, 0, 2, ["secret one", "two"])
+    tasks = rules.tasks(seen, 0, 2, ["secret one", long := "\1" * 60_000])
+    # Nor is the length of what is sent to the database that of all lines together.
+    await jobs.database.run(lambda one: one.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 90_000))
     assert await jobs.make_children(seen, tasks, 30, "of an array")
     first, _ = await jobs.children_of(parent)
     assert first.array_line == "secret one"
     assert await jobs.clean([clean(await jobs.moved(end(first, JobState.CANCELLED)))]) == (1, [])
-    assert [one.array_line for one in await jobs.children_of(parent)] == [None, "two"]
+    assert [one.array_line for one in await jobs.children_of(parent)] == [None, long]
 
 
 async def test_children_are_made_once_whoever_makes_them_and_none_of_a_cancelled_parent(jobs):
