@@ -25,7 +25,7 @@ import structlog
 from server.domain.jobs import FileKind
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_names, stored_path
-from server.store import bundles, copies, identity, retention, stored_rows
+from server.store import bundles, copies, identity, queue, retention, stored_rows
 from server.store.identity import Identity
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
@@ -173,6 +173,7 @@ def _tie(
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         known = identity.begin(tx, clock.now(), secrets.token_bytes, above)
+        queue.release_ahead(tx, clock.now())
     try:
         write_record(table.data_dir, copies.marks(tx))
     except OSError:

@@ -75,6 +75,18 @@ def release_delayed(tx: Tx, now: Micros) -> int:
     return len(tx.rows(sql, {"now": now, "most": _AT_ONCE}))
 
 
+def release_ahead(tx: Tx, now: Micros) -> None:
+    """At a start: let the jobs be sent that wait for a time which means nothing by now, because
+    they were queued again by a clock that was ahead of this one, as that of a former server. A job
+    that was not sent before has the time that its upload named.
+    """
+    sql = """
+        UPDATE jobs SET not_before = 0
+        WHERE state = 'Queued' AND not_before > 0 AND queued_at > :now AND attempt > 0
+    """
+    tx.rows(sql, {"now": now})
+
+
 def oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
     # The numbers alone are in the index of what is held: few rows are read, however many there are.
     sql = f"""

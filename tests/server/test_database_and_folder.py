@@ -207,6 +207,10 @@ async def test_a_new_database_begins_afresh_as_another_server(place, tmp_path):
     assert marks.server == record.server != was.server
     assert marks.former == (was.server,)
     assert (await place.start(1))[0] == new + 1  # from now on it is the folder's
+    async with place.started() as (jobs, _):  # with a clock that is ahead of the next one's
+        await jobs.sql(f"UPDATE jobs SET attempt = id - {new}, queued_at = 9e15, not_before = 9e15")
+    async with place.started() as (jobs, _):
+        assert [(await jobs.get(one)).not_before for one in (new, new + 1)] == [9e15, 0]
 
     other = Place(tmp_path / "other" / "data")
     await other.start(1)
