@@ -167,9 +167,9 @@ class Clean(Stage):
 
 
 def _tidy(tx: Tx, now: Micros) -> bool:
-    """In one commit; whether children are still to expire."""
-    retention.forget_old(tx, now)
-    return retention.expire_children(tx, now)
+    """In one commit; whether keys are still to be forgotten, or children to expire."""
+    keys = retention.forget_old(tx, now)
+    return retention.expire_children(tx, now) or keys
 
 
 async def recover(database: Database, scratch: Scratch) -> None:

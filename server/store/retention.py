@@ -16,6 +16,7 @@ from shared.clock import SECOND, Micros
 from shared.sql import AMONG, Tx, among
 
 _KEYS_KEPT: Final = 86_400 * SECOND
+_KEYS_AT_ONCE: Final = 1_000
 _UPLOADED_KEPT: Final = 31 * 86_400 * SECOND
 _USAGE_KEPT: Final = 400 * 86_400 * SECOND
 """A year can be looked at until the month after it is over."""
@@ -157,16 +158,20 @@ def forget(tx: Tx, service: str, ended_before: Micros, limit: int) -> int:
     return len(ids)
 
 
-def forget_old(tx: Tx, now: Micros) -> None:
-    """Forget old idempotency keys, what was uploaded and used on old days, and used tickets that
-    cannot come again.
+def forget_old(tx: Tx, now: Micros) -> bool:
+    """Forget some old idempotency keys, what was uploaded and used on old days, and used tickets
+    that cannot come again. False: there are no more keys.
     """
-    old = "idempotency_key IS NOT NULL AND created_at < :at"
-    sql = f"UPDATE jobs SET idempotency_key = NULL WHERE {old}"  # noqa: S608 - no user input
-    tx.rows(sql, {"at": now - _KEYS_KEPT})
+    sql = """
+        UPDATE jobs SET idempotency_key = NULL WHERE id IN (
+            SELECT id FROM jobs WHERE idempotency_key IS NOT NULL AND created_at < :at LIMIT :most
+        ) RETURNING id
+    """
+    keys = tx.rows(sql, {"at": now - _KEYS_KEPT, "most": _KEYS_AT_ONCE})
     tx.rows("DELETE FROM uploaded WHERE day < :day", {"day": day_of(now - _UPLOADED_KEPT)})
     tx.rows("DELETE FROM daily_usage WHERE day < :day", {"day": day_of(now - _USAGE_KEPT)})
     tx.rows("DELETE FROM used_tickets WHERE expires_at < :at", {"at": now})
+    return len(keys) == _KEYS_AT_ONCE
 
 
 def delete_rows(tx: Tx, job_ids: Sequence[int]) -> None:
