@@ -65,8 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_testnodedown(node: Any, error: object | None) -> None:
     """Say how a worker of xdist ended, where all that xdist says is that it did."""
     if error:
-        ended = node.gateway._io.popen.wait()
-        sys.stdout.write(f"\n{node.gateway.id} ended with {ended}; a signal has a minus\n")
+        code = node.gateway._io.popen.wait()  # of a signal: below 0
+        sys.stdout.write(f"\n{node.gateway.id} ended with {code}\n")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -246,5 +246,7 @@ def restart_under_load(pair: Pair, south: Program, folder: Path) -> None:
     for service in ("example", "careful"):
         jobs = sorted(job["id"] for job in page["items"] if job["service"] == service)
         assert set(jobs) >= {one for one, of in load.jobs.items() if of == service}
-        assert load.lines("ended", service) == jobs, "each ran to its end once"
+        ended = load.lines("ended", service)  # a shutdown may still come behind the line
+        again = [one for one in page["items"] if ended.count(one["id"]) > one["attempt"]]
+        assert (sorted({*ended}), again) == (jobs, [])
     assert load.lines("began", "careful") == load.lines("ended", "careful"), "none was stopped"
