@@ -302,7 +302,7 @@ async def test_a_job_that_ends_just_after_it_was_read_is_cancelled_no_more_at_on
 
     async def ends_after_the_read(work: Any, *args: Any) -> Any:
         job = await read(work, *args)
-        if work is store_jobs.get and world.cancel._tasks and not job.ended:
+        if work is store_jobs.get and number in world.cancel._tasks and not job.ended:
             failed = Move(
                 *(number, job.attempt, JobState.QUEUED, JobState.FAILED, now),
                 *("waited too long", Reason.QUEUE_TIMEOUT),
