@@ -48,7 +48,7 @@ MAY_SKIP_IN_CI = (
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Stacks of a worker that crashes go to a file, as its stderr is not in every log."""
-    if os.environ.get("PYTEST_XDIST_WORKER"):
+    if hasattr(config, "workerinput"):
         stacks = os.open(os.environ["CRASHES"], os.O_WRONLY | os.O_APPEND)
         config.stash[fault_handler_stderr_fd_key] = stacks
         faulthandler.enable(stacks)

@@ -112,7 +112,7 @@ class OrchestratorClient(Agent):
                 with self._counted("result") as moved:
                     fetched = await answers.store(answer, to, self._clock)
                     moved(fetched.size)
-            else:  # it has not completed: what it left is packed anew, maybe to another size
+            else:  # it has not completed: what it left is packed again, maybe to another size
                 fetched = await self._download(f"{self._partial}/{payload_id}", to)
         await asyncio.to_thread(self._check_whole, to.path, fetched.size)
         return fetched
