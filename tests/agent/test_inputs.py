@@ -15,12 +15,7 @@ from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
 from tests.kit.each import each
 from tests.kit.raw_archives import write_bundle
 
-BUNDLE = {
-    "run.sh": b"#!/bin/sh\n",
-    "a/one": b"1111",
-    "a/two": b"2222",
-    "b/one": b"3333",
-}
+BUNDLE = {"run.sh": b"#!/bin/sh\n", "a/one": b"1111", "a/two": b"2222", "b/one": b"3333"}
 RECEIPT = "ferryman.json"
 LIST = "inputs.sha256"
 
@@ -89,22 +84,14 @@ CHANGES: dict[str, tuple[str, set[str], set[str]]] = {
     "gone": ("rm a/one", {"a/one"}, set()),
     "renamed": ("mv a/one a/1", {"a/one"}, {"a/1"}),
     "over another": ("mv -f a/one a/two", {"a/one", "a/two"}, {"a/two"}),
-    "exchanged": (
-        "mv a/one t; mv b/one a/one; mv t b/one",
-        {"a/one", "b/one"},
-        {"a/one", "b/one"},
-    ),
+    "exchanged": ("mv a/one t; mv b/one a/one; mv t b/one", {"a/one", "b/one"}, {"a/one", "b/one"}),
     "folders exchanged": (
         "mv a t; mv b a; mv t b",
         {"a/one", "a/two", "b/one"},
         {"a/one", "b/one", "b/two"},
     ),
     "a second name": ("ln a/one x", {"a/one"}, {"a/one", "x"}),
-    "another's file by its name": (
-        "ln -f b/one a/two",
-        {"a/two", "b/one"},
-        {"a/two", "b/one"},
-    ),
+    "another's file by its name": ("ln -f b/one a/two", {"a/two", "b/one"}, {"a/two", "b/one"}),
     "a link in its place": ("mv a/one x; ln -s ../x a/one", {"a/one"}, {"x"}),
     "a FIFO in its place": ("rm a/one; mkfifo a/one", {"a/one"}, set()),
     "a link in the place of its folder": ("mv b c; ln -s c b", {"b/one"}, {"c/one"}),

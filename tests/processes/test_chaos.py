@@ -162,10 +162,7 @@ def verify_files(server: Program) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "kills"),
-    [
-        pytest.param(11, 5, id="few"),
-        pytest.param(12, 16, id="many", marks=pytest.mark.slow),
-    ],
+    [pytest.param(11, 5, id="few"), pytest.param(12, 16, id="many", marks=pytest.mark.slow)],
 )
 def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(
     tmp_path: Path, seed: int, kills: int

@@ -220,10 +220,7 @@ def test_retries_and_interruptions_have_budgets_of_their_own_and_wait_longer_eac
         ]
 
     delays = [10.0, 60.0, 60.0]
-    assert retries(POLICY) == [
-        *((s, {"retries_used": n}) for n, s in enumerate(delays, 1)),
-        None,
-    ]
+    assert retries(POLICY) == [*((s, {"retries_used": n}) for n, s in enumerate(delays, 1)), None]
     at_once = RetryPolicy(1, (), retry_on=frozenset({"timeout"}))
     assert retries(at_once) == [(0.0, {"retries_used": 1}), None, None, None]
     found = [paid(retry.after_interruption(used, 7)) for used in range(8)]

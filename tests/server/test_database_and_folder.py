@@ -332,10 +332,7 @@ async def test_a_killed_start_or_a_full_disk_makes_no_database_older_and_loses_n
             write(*given)
         raise SimulatedCrash
 
-    where = {
-        "move": "server.store.data_folder.move_aside",
-        "count": "server.store.identity.begin",
-    }
+    where = {"move": "server.store.data_folder.move_aside", "count": "server.store.identity.begin"}
     with monkeypatch.context() as patched:
         patched.setattr(where.get(step, "server.store.data_folder.write_record"), dies)
         for _ in range(3 if older or step != "move" else 0):

@@ -320,9 +320,7 @@ async def test_a_used_ticket_is_known_while_its_upload_may_come(portal: Portal) 
         assert await context.database.read(tokens.ticket_used, ticket.id) is known
 
 
-async def test_tickets_outlive_a_restart_and_have_the_public_address(
-    tmp_path: Path,
-) -> None:
+async def test_tickets_outlive_a_restart_and_have_the_public_address(tmp_path: Path) -> None:
     asked = {"user_id": "ann", "service": "my_service"}
     shown = {"Authorization": "Bearer the-token-of-portal"}
     public = "https://Jobs.Example.org/of-ours"

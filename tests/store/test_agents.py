@@ -50,10 +50,7 @@ async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
     first = await agents.register([NORTH], 40)
     records = await agents.register([NORTH], 50)
     assert records == first
-    assert shown(records) == [
-        ("gone", "name:gone", "active"),
-        ("north", "name:north", "active"),
-    ]
+    assert shown(records) == [("gone", "name:gone", "active"), ("north", "name:north", "active")]
     assert [(one.kind, one.address, one.created_at) for one in records] == [
         ("", "", 40),
         ("ferryman", ADDRESS, 40),

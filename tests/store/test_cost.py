@@ -72,10 +72,7 @@ async def opened(path: Path) -> AsyncIterator[tuple[Store, Callable[[], int]]]:
 
 ENDED: Any = ((JobState.COMPLETED, 1, 0, 10**9), (JobState.FAILED, 1, 0, 10**9))
 """State, queued_at, not_before, ended_at."""
-QUEUED: Any = (
-    (JobState.QUEUED, 1, 10**9, "NULL"),
-    (JobState.QUEUED, 1, 0, "NULL"),
-)
+QUEUED: Any = ((JobState.QUEUED, 1, 10**9, "NULL"), (JobState.QUEUED, 1, 0, "NULL"))
 
 
 async def fill(jobs: Store, many: int, *rows: tuple[JobState, int, int, Any]) -> None:
