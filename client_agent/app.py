@@ -172,12 +172,13 @@ def sandbox_settings(
     Args:
         first_uid: of the jobs of a root agent; None: they have the agent's.
     """
-    first = 0 if first_uid is None else first_uid
+    first = first_uid or 0
+    last = first - 1 + uid_count(settings, workers)
     return replace(
         settings.sandboxing.settings(free_floor(settings), first_uid),
-        own_uids=range(max(0, first - 1), first - 1 + uid_count(settings, workers)),
+        own_uids=range(first - 1, last) if first else range(0),
         prepared_starts=_prepared_starts(settings),
-        prepared_uids=range(first + workers, first + uid_count(settings, workers) - 1),
+        prepared_uids=range(first + workers, last),
         spare_images=max(_MIN_SPARE_IMAGES, settings.slots),
     )
 

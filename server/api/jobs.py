@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from server.domain.access import Area, visible
-from server.domain.errors import AlreadyEnded, BadField
+from server.domain.errors import AlreadyEnded, BadField, invalid
 from server.domain.jobs import Job, history
 from server.domain.permits import Shows
 from server.http import documents
@@ -76,6 +76,8 @@ async def page(request: web.Request, context: Context) -> JobPage:
     """Jobs, newest first."""
     where = job_filter(request.query, context.clock.now())
     if _KEY in request.query:
+        if more := request.query.keys() - {_KEY, "user"}:
+            raise invalid(_KEY, f"it goes with user, and not with {min(more)}")
         user = where.user_id or visible(request[PRINCIPAL]).user_id
         return await _page_of_key(request, context, user, request.query[_KEY])
     limit = int_param(request, "limit", 50, 1, 500)

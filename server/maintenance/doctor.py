@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from ferryman.findings import Finding
 from server.agents.agent import say_connection
@@ -38,6 +38,7 @@ from shared.settings.secrets import FileSecret, secret_files
 from shared.sqlite.files import check_structure, connected, schema_version
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
+from shared.wire import AgentHealth
 
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "ceph"})
 _MIN_INODES: Final = 10_000
@@ -186,13 +187,14 @@ async def _of_agent(
     ssl = tls.context if tls else True
     try:
         async with session.get(url, headers=headers, ssl=ssl) as answer:
-            status, date = answer.status, answer.headers.get("Date")
-            health = {}
+            status, date, health = answer.status, answer.headers.get("Date"), AgentHealth(status="")
+            clock_s = parsedate_to_datetime(date).timestamp() if date else None
             if table.url and status == 200:
                 async with session.get(
                     table.url.rstrip("/") + "/health", headers=headers, ssl=ssl
                 ) as told:
-                    health = await told.json()
+                    with contextlib.suppress(ValidationError):
+                        health = AgentHealth.model_validate_json(await told.read())
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:
         text = f"it cannot be reached: {say_connection(problem, f'agents.{name}.ca_file')}"
         hint = "on its host: systemctl status ferryman-agent, ferryman doctor"
@@ -201,20 +203,20 @@ async def _of_agent(
         text = "it does not take the token of the settings"
         hint = f"token of [agents.{name}] has to be one of the agent's tokens"
         return [Finding(about, "problem", text, hint, 77)]
-    if table.url and (status != 200 or not health.get("agent")):
+    if table.url and (status != 200 or not health.agent):
         text = f"what answers at its address is no Ferryman agent (status {status})"
         return [Finding(about, "problem", text, f"url of [agents.{name}]", 76)]
-    ours, theirs = metadata.version("ferryman"), health.get("version")
+    ours, theirs = metadata.version("ferryman"), health.version
     found = [Finding(about, "ok", "it answers, and takes our token" if token else "it answers")]
-    if health.get("message"):
-        text = f"it answers, and says: {health['message']}"
+    if health.message:
+        text = f"it answers, and says: {health.message}"
         found = [Finding(about, "warning", text, "on its host: ferryman doctor")]
     if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
         text = f"it has version {theirs}, this is {ours}"
         hint = "bring both to the same version, in any order"
         found.append(Finding(about, "warning", text, hint))
-    if date is not None:
-        skew = abs(parsedate_to_datetime(date).timestamp() - clock.now() / SECOND)
+    if clock_s is not None:
+        skew = abs(clock_s - clock.now() / SECOND)
         if skew > _MAX_SKEW_S + 1:  # its time is cut to a whole second
             text = f"its clock and this one differ by {skew:.0f} s"
             hint = "on the one that is wrong: timedatectl status"

@@ -52,10 +52,8 @@ class AuditTrail(Stage):
             entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
             try:
                 await self._database.write(audit.keep, entries)
-            except BaseException as problem:
+            except Exception as problem:  # noqa: BLE001 - what is cancelled is written all the same
                 self._waiting.extendleft(reversed(entries))
-                if not isinstance(problem, Exception):
-                    raise
                 waiting = len(self._waiting)
                 log.warning("audit.not_written", entries=waiting, why=str(problem))
                 return written

@@ -69,7 +69,9 @@ class Report:
         return content if hashlib.sha256(content).hexdigest() == announced.sha256 else None
 
     def take_over(self, earlier: Report) -> None:
-        """What is known of the same payload by an earlier report."""
+        """What is known of the same attempt by an earlier report."""
+        if self.key != earlier.key:  # an agent that lost its folder gives a number again
+            return
         self.due = min(self.due, earlier.due)
         self.content = earlier.content if self.content is None else self.content
         self.taken_at = earlier.taken_at if self.taken_at is None else self.taken_at

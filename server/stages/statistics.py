@@ -78,7 +78,7 @@ class Statistics(Stage):
         try:
             before = self._clock.now() - KEPT_S * SECOND
             await self._database.write(statistics.add_counted, taken, before)
-        except BaseException:
+        except Exception:  # what is cancelled is written all the same
             for (at, service), counts in taken.items():
                 self._counts.add(at, service, counts)
             raise

@@ -179,6 +179,8 @@ def _problem_of(status: int) -> str | None:
 def _describe(error: Exception) -> str:
     """What went wrong, without what the peer said."""
     match error:
+        case aiohttp.ConnectionTimeoutError():
+            return f"no connection within {_CONNECT_S:g} s"
         case TimeoutError():
             return f"no answer within {_TOTAL_S:g} s"
         case aiohttp.ClientConnectorDNSError() | socket.gaierror():

@@ -122,7 +122,8 @@ def test_lists_tokens_durations_and_sizes_are_written_as_people_write_them(loade
     sandboxing = settings.sandboxing.settings(settings.min_free)
     assert (sandboxing.scratch, sandboxing.free_floor) == (1 << 30, 2 << 30)
     for slots, images in ((1, 4), (4, 4), (12, 12)):  # a disk is ready for each slot
-        assert sandbox_settings(loaded(slots=slots), 2, None).spare_images == images
+        given = sandbox_settings(loaded(slots=slots), 2, None)
+        assert (given.spare_images, given.own_uids) == (images, range(0))  # 0 to 3 are the host's
 
 
 @each(

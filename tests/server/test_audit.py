@@ -210,6 +210,16 @@ async def test_who_waits_for_an_entry_waits_for_a_write_under_way(records: Recor
     assert (await first, await second) == (1, 0)
 
 
+async def test_what_is_cancelled_while_it_writes_is_written_once(records: Records) -> None:
+    trail = written(records)
+    trail.add(entry(1))
+    writing = asyncio.create_task(trail.write())
+    await yield_to_loop()
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert await targets(trail) == ["1"]
+
+
 async def test_what_cannot_be_kept_is_kept_later_bounded_without_the_oldest(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,18 +14,20 @@ import sqlite3
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog.testing
+from aiohttp import web
 from typer.testing import CliRunner
 
 from client_agent.settings.agent import load
 from server.domain.jobs import ROW_BYTES, FileKind
 from server.maintenance import doctor
 from server.maintenance.__main__ import program
-from server.settings.tables import ServerTable
+from server.settings.tables import ServerSettings, ServerTable
 from server.storage.folder import stored_names
 from server.store import data_folder
 from server.store.data_folder import (
@@ -45,6 +47,7 @@ from tests.kit.clock import SimClock
 from tests.kit.disks import mounted
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import listening
 from tests.kit.server_http import driving
 from tests.kit.store import Store
 from tests.model.inline_database import SimulatedCrash
@@ -366,6 +369,38 @@ def test_a_folder_is_ones_own_has_room_and_is_there_or_can_be_made(tmp_path: Pat
     (tmp_path / "file").write_text("")
     (wrong,) = doctor.of_folder(tmp_path / "file" / "data", 0)
     assert (wrong.level, wrong.exit_code) == ("problem", 73)
+
+
+NORTH = {"status": "ok", "agent": "north"}
+
+
+@each(
+    "health, date, said",
+    [
+        (NORTH, 0, "it answers"),
+        (NORTH, -60, "its clock and this one differ by 60 s"),
+        (NORTH, 60, "its clock and this one differ by 60 s"),
+        (NORTH, "yesterday", "it cannot be reached"),
+        (NORTH | {"version": 3}, 0, "is no Ferryman agent"),
+        ([], 0, "is no Ferryman agent"),
+    ],
+)
+async def test_an_agent_whose_answers_are_wrong_is_named(tmp_path, health, date, said) -> None:
+    at = date if isinstance(date, str) else formatdate(1_000_000 + date, usegmt=True)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(health, headers={"Date": at})
+
+    app = web.Application()
+    app.router.add_get("/{path}", answer)
+    async with listening(app) as port:
+        agent = {"url": f"http://127.0.0.1:{port}"}
+        settings = ServerSettings.model_validate(
+            {"server": {"data_dir": tmp_path}, "agents": {"north": agent}}
+        )
+        clock = SimClock(1_000_000 * SECOND)
+        found = await asyncio.to_thread(lambda: [*doctor.examine(settings, None, clock)])
+    assert any(said in one.text for one in found if one.about == "agent north"), found
 
 
 def test_a_port_that_another_program_has_is_a_problem() -> None:
