@@ -89,7 +89,8 @@ _DEPENDENCIES_EVERY_S: Final = 10.0
 _CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 _AT_LEAST_EVERY_S: Final = 60.0
-"""Between two looks for schedules and webhooks where none is due, and two samples for charts."""
+"""Between two looks for schedules and webhooks where none is due, two samples for charts, and two
+writes of the data folder's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,7 @@ def loops(of: Context) -> list[Loop]:
         loop("batches", of.batches, table.sender_interval, wakeups.batches),
         loop("cleaner", of.clean, table.cleaner_interval, wakeups.cleaner),
         loop("statistics", of.statistics, _AT_LEAST_EVERY_S),
+        loop("record", of.record, _AT_LEAST_EVERY_S),
         loop("schedules", of.schedules, _AT_LEAST_EVERY_S, wakeups.schedules),
     ]
 

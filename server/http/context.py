@@ -89,6 +89,7 @@ class Context(Core):
     ) -> None:
         super().__init__(**vars(core))
         self.identity, self.version = identity, metadata.version("ferryman")
+        self.record = record
         # Who may do something, and what they did.
         self.tokens = Tokens(self)
         self.known = authentication.Tokens({}, self.tokens)
@@ -112,7 +113,7 @@ class Context(Core):
             AllowedTargets(self.settings.server.webhook_allow or ()), self.clock
         )
         self.webhooks = Webhooks(self, self.receivers, identity, machine)
-        self.clean = Clean(self, self.delete, record.keep)
+        self.clean = Clean(self, self.delete)
         self.statistics = Statistics(self)
         self.waiting = Waiting(self, self.statistics, self.get.results)
         self.forget_user = ForgetUser(self, self.delete, self.schedules, self.tokens, self.audit)

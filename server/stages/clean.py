@@ -7,7 +7,7 @@ Row before files: a crash in between leaves orphans, never a job whose files are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -35,7 +35,6 @@ _ORPHANS_SHARE: Final = 20
 """Of so many files one may be deleted in a sweep, at least one: more would say that the database is
 the wrong one."""
 _ORPHANS_REMEMBERED: Final = 1_000
-_RECORD_EVERY_S: Final = 60.0
 
 
 class Clean(Stage):
@@ -43,21 +42,15 @@ class Clean(Stage):
 
     Args:
         delete: deletes ended jobs.
-        keep_record: writes down in the data folder where the database is in its life.
 
     Attributes:
         orphans_left: files without a row that the last sweep was not allowed to delete.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        delete: Delete,
-        keep_record: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, core: Core, delete: Delete) -> None:
         super().__init__(core)
-        self._finish, self._keep_record = delete.finish, keep_record
-        self._orphans_due = self._record_due = self._clock.monotonic()
+        self._finish = delete.finish
+        self._orphans_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
         self._files = self._unknown = 0
@@ -79,9 +72,6 @@ class Clean(Stage):
         more = await self._database.write(_tidy, now)
         orphans = await self._remove_orphans()
         left = await self._database.maintain()
-        if self._keep_record is not None and self._clock.monotonic() >= self._record_due:
-            await self._keep_record()
-            self._record_due = self._clock.monotonic() + _RECORD_EVERY_S
         if left or more or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
             self._wakeups.cleaner.set()
         return cleaned + deleted + forgotten + orphans

@@ -43,7 +43,7 @@ UNKNOWN: Final = "unknown"
 _OLDER: Final = "is older"
 """The one mismatch that a start takes: as another server."""
 _writing = threading.Lock()
-"""The last record of a run may be written while the Cleaner's is."""
+"""The last record of a run may be written while that of the loop is."""
 
 
 class WrongDatabase(Exception):
@@ -138,7 +138,7 @@ async def open_data(
     stack.push_async_callback(database.close)
     known = await database.run(lambda connection: _tie(connection, table, clock, new_database))
     keeper = RecordKeeper(table.data_dir, database)
-    stack.push_async_callback(keeper.keep)  # at the end, too, before the database is closed
+    stack.push_async_callback(keeper.run_once)  # at the end, too, before the database is closed
     return clock, database, known, keeper
 
 
@@ -149,13 +149,15 @@ class RecordKeeper:
         self._folder, self._database = folder, database
         self._written: copies.Marks | None = None
 
-    async def keep(self) -> None:
+    async def run_once(self) -> int:
         """Write it if the database has moved on."""
         with contextlib.suppress(OSError, DatabaseUnavailable):  # that is reported elsewhere
             marks = await self._database.read(copies.marks)
             if marks != self._written:
                 await asyncio.to_thread(write_record, self._folder, marks)
                 self._written = marks
+                return 1
+        return 0
 
 
 def _tie(

@@ -267,7 +267,7 @@ async def test_an_older_copy_is_known_after_a_kill_by_its_jobs_or_the_count_of_s
     for how in ("jobs", "starts"):
         place = Place(tmp_path / how / "data")
         older = place.path.parent / "older"
-        if how == "starts":  # it is killed before the Cleaner writes the record again
+        if how == "starts":  # it is killed before the record is written again
             await place.start(1)
             place.keep_database(older.name)
         async with place.started() as (jobs, keeper):
@@ -276,7 +276,7 @@ async def test_an_older_copy_is_known_after_a_kill_by_its_jobs_or_the_count_of_s
                 with closing(sqlite3.connect(place.database_path)) as live:
                     live.execute("VACUUM INTO ?", (str(older),))
                 await place.some(jobs)
-                await keeper.keep()  # as the Cleaner does each minute
+                await keeper.run_once()  # as its loop does each minute
             record = (place.path / RECORD).read_bytes()
             if how == "starts":
                 await place.some(jobs)

@@ -74,7 +74,7 @@ async def test_the_numbers_of_a_well_server_are_those_of_the_(place: Place, admi
     assert (found["agents_up"], found["agents"], found["in_work"], found["slots"]) == (1, 1, 1, 4)
     assert 0 < found["disk"]["free"] < found["disk"]["total"]
     assert found["database_bytes"] > 0
-    assert {"sender", "cleaner"} <= {one["name"] for one in found["loops"]}
+    assert {"sender", "cleaner", "record"} <= {one["name"] for one in found["loops"]}
     page = await admin.see("/status")
     assert verdict(page) == (
         "good",

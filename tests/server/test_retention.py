@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import pytest
 import pytest_asyncio
@@ -54,12 +54,11 @@ class World:
 
     Attributes:
         changed: jobs whose waiting callers were woken.
-        keep: the folder's record was written.
     """
 
     def __init__(self, database: Database, storage: Storage, folder: Path) -> None:
         self.storage, self.folder, self.clock = storage, folder, SimClock()
-        self.wakeups, self.keep = JobWakeups(), AsyncMock()
+        self.wakeups = JobWakeups()
         self.changed: list[Job] = []
         self.jobs = Store(database, self.changed)
         self.clean = self.cleaner()
@@ -68,7 +67,7 @@ class World:
         own = {"storage": self.storage, "clock": self.clock, "wakeups": self.wakeups}
         how = core(jobs=self.jobs, services=SERVICES, **own)
         self.delete = Delete(how, Cancel(how, Get(how, 0.0)))
-        return Clean(how, self.delete, self.keep)
+        return Clean(how, self.delete)
 
     async def add(self, service: str = "short", key: str | None = None) -> Job:
         """A queued job with its file."""
@@ -246,13 +245,6 @@ async def test_a_sweep_removes_5_percent_of_the_files_and_100_at_most(world):
     await world.sweep(after_s=3_600)
     assert before - len(world.stored()) == 100
     assert world.clean.orphans_left == len(world.stored())
-
-
-async def test_where_the_database_is_is_written_down_once_a_minute(world):
-    for _ in range(4):
-        await world.clean.run_once()
-        await world.clock.advance(30)
-    assert world.keep.await_count == 2
 
 
 async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
