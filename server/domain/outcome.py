@@ -190,27 +190,16 @@ def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -
     return ending.move(job, JobState.UNKNOWN, now, message, reason)
 
 
-def unreached(
-    job: Job,
-    service: Service,
-    now: Micros,
-    what: str,
-    unreachable_s: float,
-    *,
-    unreachable_after_s: float,
-    lost_after_s: float,
-) -> Move | None:
-    """An agent could not be reached for ``unreachable_s``: its jobs are Unknown, later lost."""
-    if unreachable_s > lost_after_s:
-        message = f"{what} for {say_duration(unreachable_s)}: the attempt is given up as lost"
-        if job.cancel_requested_at is not None:
+def unreached(job: Job, service: Service, now: Micros, what: str, *, lost: bool) -> Move:
+    """Its agent cannot be reached, as ``what`` says: the attempt is given up, or may go on."""
+    is_cancelled = job.cancel_requested_at is not None
+    if lost:
+        message = f"{what}: the attempt is given up as lost"
+        if is_cancelled:
             message += ", whether its processes are dead is not known"
         return ending.interrupted(job, service, now, Reason.AGENT_LOST, message)
-    if unreachable_s > unreachable_after_s and job.state is not JobState.UNKNOWN:
-        then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
-        message = f"{what} for {say_duration(unreachable_s)}; the job {then} when it is back"
-        return unknown(job, now, message, Reason.AGENT_UNREACHABLE)
-    return None
+    message = f"{what}; the job {'is cancelled' if is_cancelled else 'goes on'} when it is back"
+    return unknown(job, now, message, Reason.AGENT_UNREACHABLE)
 
 
 _LONGEST_WHY: Final = 500

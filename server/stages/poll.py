@@ -8,12 +8,13 @@ be reached become Unknown, and after a longer time count as lost.
 from __future__ import annotations
 
 import functools
+from collections.abc import Set
 from typing import Final
 
 from server.agents.agent import Agent
 from server.domain import outcome, states
 from server.domain.agents import AgentError, NoSuchPayload
-from server.domain.jobs import Job, Move
+from server.domain.jobs import Job
 from server.stages.get import Get
 from server.stages.stage import AgentTasks, Core, Stage
 from server.store import attempts, jobs, totals
@@ -57,35 +58,23 @@ class Poll(Stage):
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
-        gone = self._fleet.named(name) is None
-        if unreachable_s > self._settings.server.agent_lost_after:
-            judged = states.AT_AGENT
-        elif gone or unreachable_s > self._settings.server.agent_timeout:
-            judged = states.AT_AGENT - {JobState.UNKNOWN}
-        else:
-            return 0
-        what = f"agent {name} has not been reached"
-        if gone:
-            what = f"agent {name} has not been in the server's settings"
-        found = await self._database.read(jobs.in_states, judged, name)
-        if gone and unreachable_s <= self._settings.server.agent_lost_after:
-            return await self._move_all(map(self._not_in_settings, found))
-        return await self._move_all(self._unreached(job, unreachable_s, what) for job in found)
-
-    def _not_in_settings(self, job: Job) -> Move | None:
-        then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
-        message = f"agent {job.agent} is not in the server's settings; the job {then} when it is"
-        return outcome.unknown(job, self._clock.now(), message, Reason.AGENT_UNREACHABLE)
-
-    def _unreached(self, job: Job, unreachable_s: float, what: str) -> Move | None:
-        return self._decide(
-            outcome.unreached,
-            job,
-            what,
-            unreachable_s,
-            unreachable_after_s=self._settings.server.agent_timeout,
-            lost_after_s=self._settings.server.agent_lost_after,
+        gone, for_s = self._fleet.named(name) is None, f" for {say_duration(unreachable_s)}"
+        lost, judged = self._judge(unreachable_s, gone=gone)
+        what = "has not been in the server's settings" if gone else "has not been reached"
+        what = "is not in the server's settings" if gone and not lost else what + for_s
+        found = await self._database.read(jobs.in_states, judged, name) if judged else []
+        return await self._move_all(
+            self._decide(outcome.unreached, job, f"agent {name} {what}", lost=lost) for job in found
         )
+
+    def _judge(self, unreachable_s: float, *, gone: bool = False) -> tuple[bool, Set[JobState]]:
+        """Whether attempts at an agent are lost that could not be reached for so long, and in which
+        states their jobs are moved.
+        """
+        if unreachable_s > self._settings.server.agent_lost_after:
+            return True, states.AT_AGENT
+        away = gone or unreachable_s > self._settings.server.agent_timeout
+        return False, states.AT_AGENT - {JobState.UNKNOWN} if away else frozenset()
 
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
@@ -104,8 +93,11 @@ class Poll(Stage):
             # An error for ever must not hold the slot for ever: it counts as unreachable.
             now = self._clock.monotonic()
             unreachable_s = now - self._failing_since.setdefault(job.key, now)
+            lost, judged = self._judge(unreachable_s)
             what = f"agent {agent.name} has had no good answer ({problem})"
-            await self._move_all([self._unreached(job, unreachable_s, what)])
+            what = f"{what} for {say_duration(unreachable_s)}"
+            if job.state in judged:
+                await self._move_all([self._decide(outcome.unreached, job, what, lost=lost)])
         else:
             self._failing_since.pop(job.key, None)
             if payload is not None and job.bundle is not None:

@@ -318,24 +318,20 @@ def test_what_no_agent_took_is_not_counted_and_may_be_sent_whatever_the_clock_sa
 
 
 @each(
-    "state, unreachable_s, cancelled, to",
+    "state, lost, cancelled, to",
     [
-        (S.RUNNING, 10.0, False, None),
-        (S.RUNNING, 11.0, False, S.UNKNOWN),
-        (S.UNKNOWN, 11.0, False, None),
-        (S.UNKNOWN, 101.0, False, S.QUEUED),
-        (S.SUBMITTED, 101.0, False, S.QUEUED),
-        (S.RUNNING, 101.0, True, S.CANCELLED),
+        (S.RUNNING, False, False, S.UNKNOWN),
+        (S.UNKNOWN, True, False, S.QUEUED),
+        (S.SUBMITTED, True, False, S.QUEUED),
+        (S.RUNNING, True, True, S.CANCELLED),
     ],
 )
-def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(state, unreachable_s, cancelled, to):
+def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(state, lost, cancelled, to):
     found = job(state=state, cancel_requested_at=1 if cancelled else None)
-    patience = {"unreachable_after_s": 10.0, "lost_after_s": 100.0}
-    move = outcome.unreached(found, SERVICE, NOW, "agent n is away", unreachable_s, **patience)
-    assert (move.to if move else None) == to
-    if move is not None:
-        assert move.message.startswith("cancelled; " * cancelled + "agent n is away for ")
-        assert ("whether its processes are dead is not known" in move.message) is cancelled
+    move = outcome.unreached(found, SERVICE, NOW, "agent n is away", lost=lost)
+    assert move.to == to
+    assert move.message.startswith("cancelled; " * cancelled + "agent n is away")
+    assert ("whether its processes are dead is not known" in move.message) is cancelled
 
 
 @each(
