@@ -9,7 +9,7 @@ from contextlib import suppress
 import structlog
 
 from server.domain import ending
-from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob, RetryRefused, StillNeeded
+from server.domain.errors import AlreadyEnded, RetryRefused, StillNeeded
 from server.domain.jobs import Job, Move
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
@@ -56,27 +56,16 @@ class Delete(Stage):
             None: it is gone. Else the job, which will be as soon as none of its processes is alive.
         """
         job = await self._database.read(jobs.get, job_id)
-        if job.parent_id is not None:
-            raise ChildOfBatch(job_id, job.parent_id)
         if waiting := await self._database.read(dependencies.waiting_for, job_id):
             raise StillNeeded(job_id, waiting)
         if not job.ended:
-            await self._request_cancel(job_id, self._clock.now(), principal.name)
-            await self._database.write(
-                requests.request_delete, job_id, self._clock.now(), principal.name
-            )
-            try:
-                with suppress(AlreadyEnded):
-                    await self._cancel(principal, job_id, 0.0)
-                job = await self._database.read(jobs.get, job_id)
+            now, by = self._clock.now(), principal.name
+            await self._request_cancel(job_id, now, by)
+            await self._database.write(requests.request_delete, job_id, now, by)
+            with suppress(AlreadyEnded):
+                job = await self._cancel(principal, job_id, 0.0)
                 if not job.ended:
                     return job
-                await self.finish(job)
-            except StillNeeded:
-                return job  # jobs were uploaded meanwhile that wait for it, and will fail
-            except NoSuchJob:
-                pass  # the Cleaner was faster
-            return None
         await self.finish(job)
         return None
 
