@@ -15,7 +15,7 @@ from aiohttp import web
 from server.domain.access import Area, visible
 from server.domain.allowances import DAY
 from server.domain.errors import BadField, BundleTooLarge
-from server.domain.jobs import Job, UsedTicket
+from server.domain.jobs import Job
 from server.domain.permits import LINK_OF_UPLOAD_S, Link, Shows, Ticket
 from server.domain.retry import BackoffKind
 from server.domain.schedules import NOT_REPEATED
@@ -341,7 +341,7 @@ async def accept_upload(
         complete = {name: value for name, value in received.fields.items() if name not in form.own}
         asked = upload_request(complete, context.services, principal)
         context.check_not_revoked(request)
-        used = None if ticket is None else UsedTicket(ticket.id, ticket.expires_at + _KEPT)
+        used = ticket and dataclasses.replace(ticket, expires_at=ticket.expires_at + _KEPT)
         job, is_new = await context.accept(
             principal, asked, received.content, received.bundle, used
         )

@@ -11,6 +11,7 @@ from server.domain import states
 from server.domain.agents import id_by_name
 from server.domain.errors import IllegalTransition
 from server.domain.live import Live
+from server.domain.permits import Ticket
 from server.domain.retry import RetryPolicy
 from shared.clock import SECOND, Micros, utc
 from shared.ids import AttemptKey
@@ -145,16 +146,9 @@ class NewJob(Wanted):
     """0: now."""
     schedule_id: int | None = None
     idempotency_key: str | None = None
-    ticket: UsedTicket | None = None
+    ticket: Ticket | None = None
+    """That it was uploaded by, good until it may be forgotten that it was used."""
     batch: BatchRequest | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UsedTicket:
-    """The upload ticket that becomes a job, and until when it has to be known that it did."""
-
-    id: str
-    expires_at: Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

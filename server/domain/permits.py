@@ -92,21 +92,6 @@ class Link(_Issued):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """The right to log a browser in once.
-
-    Attributes:
-        id: different for every one.
-        token_digest: keyed, of the token that made it, if that is one of the settings.
-    """
-
-    id: str
-    expires_at: Micros
-    token_id: str | None = None
-    token_digest: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """What a browser shows that has logged in.
 
@@ -120,6 +105,17 @@ class Session:
     token_id: str | None = None
     token_digest: str | None = None
     ended_before: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login(Session):
+    """The right to begin a session of the token that made it, once.
+
+    Attributes:
+        id: different for every one.
+    """
+
+    id: str
 
 
 Permit = TypeVar("Permit", Ticket, Link, Login, Session)

@@ -15,22 +15,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from server.domain import access
-from server.domain.errors import (
-    BundleGone,
-    BundleTooLarge,
-    KeyReused,
-    invalid,
-)
-from server.domain.jobs import (
-    ROW_BYTES,
-    BatchRequest,
-    Bundle,
-    FileKind,
-    Job,
-    NewJob,
-    UsedTicket,
-    Wanted,
-)
+from server.domain.errors import BundleGone, BundleTooLarge, KeyReused, invalid
+from server.domain.jobs import ROW_BYTES, BatchRequest, Bundle, FileKind, Job, NewJob, Wanted
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children
 from server.stages.array_lines import array_lines
@@ -145,7 +131,7 @@ class Accept(Stage):
         request: UploadRequest,
         content: ScratchFile,
         bundle: BundleSummary,
-        ticket: UsedTicket | None = None,
+        ticket: Ticket | None = None,
     ) -> tuple[Job, bool]:
         """Queue a bundle whose content is whole, and synced or in memory.
 
@@ -246,7 +232,7 @@ def new_job(
     *,
     warnings: tuple[str, ...] = (),
     schedule_id: int | None = None,
-    ticket: UsedTicket | None = None,
+    ticket: Ticket | None = None,
 ) -> NewJob:
     """The job that an upload asks for.
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import structlog
 
-from server.domain.jobs import UsedTicket
-from server.domain.permits import LoginUsed, PermitRefused, Permits, Session
+from server.domain.permits import Login, LoginUsed, PermitRefused, Permits, Session
 from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
 from server.store import tokens as rows
@@ -58,7 +57,7 @@ class Sessions(Stage):
             return self._tokens.owner(session.token_id, peer)
         return self.configured(session.token_digest or "")
 
-    async def log_in(self, principal: Principal, peer: str, once: UsedTicket | None = None) -> str:
+    async def log_in(self, principal: Principal, peer: str, once: Login | None = None) -> str:
         """Begin a session of somebody who has shown a token. Returns its text. Raises LoginUsed.
         ``once``: what logs in once.
         """

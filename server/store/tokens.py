@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.domain.jobs import UsedTicket
+from server.domain.permits import Login, Ticket
 from server.domain.tokens import TokenRecord
 from server.store.statements import Columns
 from server.store.statements import insert as insert_row
@@ -143,9 +143,10 @@ def _values(record: TokenRecord) -> dict[str, Any]:
     return values | {"users": json.dumps(record.users), "scopes": scopes}
 
 
-def use_ticket(tx: Tx, ticket: UsedTicket) -> bool:
+def use_ticket(tx: Tx, ticket: Ticket | Login) -> bool:
     """Use it; False: it was used before."""
-    values, unused = dataclasses.asdict(ticket), "ON CONFLICT DO NOTHING RETURNING id"
+    values = {"id": ticket.id, "expires_at": ticket.expires_at}
+    unused = "ON CONFLICT DO NOTHING RETURNING id"
     return bool(insert_row(tx, "used_tickets", values, unused))
 
 

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from server.api.server_status import usage_of
 from server.domain.access import Area
-from server.domain.jobs import UsedTicket
 from server.domain.permits import Login, LoginUsed, PermitRefused
 from server.http.permits import SESSION
 from server.http.problems import Refusal
@@ -101,8 +100,7 @@ async def log_in_once(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session by a link."""
     login, principal = _login(site, str((await request.post()).get("code", "")))
     request[PRINCIPAL] = principal
-    ticket = UsedTicket(login.id, login.expires_at)
-    text = await site.context.sessions.log_in(principal, peer_address(request), ticket)
+    text = await site.context.sessions.log_in(principal, peer_address(request), login)
     return _enter(request, site, text, _START)
 
 
