@@ -52,11 +52,6 @@ class NotAllowed(FerrymanError):
         super().__init__("not_allowed", message)
 
 
-class NoSuchAgent(NotFound):
-    def __init__(self, name: str) -> None:
-        super().__init__("agent_not_found", f"this server knows no agent {name[:64]}")
-
-
 class NoSuchService(NotFound):
     def __init__(self, name: str) -> None:
         super().__init__("service_not_found", f"this server has no service {name[:64]!r}")
@@ -179,4 +174,3 @@ class KeyReused(FerrymanError):
             "idempotency_key_reused",
             f"this Idempotency-Key was used for {job}, whose upload was a different one",
         )
-        self.job_id = job_id

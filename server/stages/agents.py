@@ -14,7 +14,7 @@ import structlog
 
 from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
-from server.domain.errors import Conflict, NoSuchAgent
+from server.domain.errors import Conflict, NotFound
 from server.stages.stage import Core, Stage
 from server.store import agents, jobs, totals
 from shared.clock import SECOND, Micros
@@ -107,18 +107,18 @@ class Agents(Stage):
         return name in self._configured
 
     async def find(self, name: str) -> AgentRecord:
-        """The agent with this name, or else this id. Raises NoSuchAgent."""
+        """The agent with this name, or else this id. Raises NotFound."""
         records = await self._database.read(agents.all_agents)
         named = [one for one in records if one.name == name]
         matches = named or [one for one in records if one.id == name]
         if not matches:
-            raise NoSuchAgent(name)
+            raise NotFound("agent_not_found", f"this server knows no agent {name[:64]}")
         return max(
             matches, key=lambda one: (one.state is not AgentState.RETIRED, one.message != REPLACED)
         )
 
     async def drain(self, name: str, message: str) -> AgentRecord:
-        """Give it no new jobs; those that it has are followed to their end. Raises NoSuchAgent,
+        """Give it no new jobs; those that it has are followed to their end. Raises NotFound,
         Conflict.
         """
         record = await self.find(name)
@@ -128,7 +128,7 @@ class Agents(Stage):
         return await self._set(record, AgentState.DRAINING, message)
 
     async def resume(self, name: str) -> AgentRecord:
-        """Make it active again. Raises NoSuchAgent, Conflict."""
+        """Make it active again. Raises NotFound, Conflict."""
         record = await self.find(name)
         if record.name not in self._configured:
             why = f"agent {record.name} is not in the server's settings: write it there again"
@@ -141,7 +141,7 @@ class Agents(Stage):
         return resumed
 
     async def retire(self, name: str, message: str) -> AgentRecord:
-        """Use it no more: it gets no jobs and is not contacted. Raises NoSuchAgent, Conflict: it
+        """Use it no more: it gets no jobs and is not contacted. Raises NotFound, Conflict: it
         has jobs.
         """
         record = await self.find(name)
@@ -161,7 +161,7 @@ class Agents(Stage):
 
     async def declare_lost(self, name: str, message: str) -> tuple[AgentRecord, int]:
         """End all attempts that it has, at once: its operator says that it will not come back.
-        Returns its record, and how many attempts were ended. Raises NoSuchAgent, Conflict: it can
+        Returns its record, and how many attempts were ended. Raises NotFound, Conflict: it can
         be reached, or is retired.
         """
         record = await self.find(name)
@@ -182,8 +182,8 @@ class Agents(Stage):
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
         changed = await self._database.write(agents.set_state, record.id, state, message)
-        if changed is None:
-            raise NoSuchAgent(record.name)
+        if changed is None:  # it has said meanwhile what its own id is
+            return await self._set(await self.find(record.name), state, message)
         self._fleet.remember([changed])
         log.info("agent.state_set", agent=record.name, state=state, why=message)
         return changed
