@@ -43,10 +43,10 @@ class Webhooks(Stage):
         self._client, self._identity, self._machine = client, identity, machine
         self._walked: webhooks.Walked = ("", "")
         self._tries = self._measures.webhook_tries
-        self._tasks = AgentTasks[int]("webhook.not_recorded")
+        self._tasks = AgentTasks[tuple[str, str, int]]("webhook.not_recorded")
+        """By target, principal and number of the delivery."""
         self.stop = self._tasks.stop
         """What is cut off is tried again after the next start."""
-        self._sending: dict[int, Delivery] = {}
         self._next_at: Micros | None = None
 
     async def run_once(self) -> int:
@@ -60,13 +60,13 @@ class Webhooks(Stage):
         if self._next_at is None:
             return math.inf
         left_s = (self._next_at - self._clock.now()) / SECOND
-        return left_s if left_s > 0 or not self._sending else math.inf
+        return left_s if left_s > 0 or not [*self._tasks] else math.inf
 
     async def _begin_due(self) -> int:
         begun = 0
-        while room := _AT_ONCE - len(self._sending):
-            targets = Counter(str(one.target) for one in self._sending.values())
-            principals = Counter(one.principal for one in self._sending.values())
+        while room := _AT_ONCE - len(sending := [*self._tasks]):
+            targets = Counter(target for target, _, _ in sending)
+            principals = Counter(principal for _, principal, _ in sending)
             due, self._walked = await self._database.read(
                 webhooks.due,
                 self._clock.now(),
@@ -86,8 +86,8 @@ class Webhooks(Stage):
                 break
             until = self._clock.now() + round(_SENDING_S * SECOND)
             for one in await self._database.write(webhooks.begin, chosen, until):
-                self._sending[one.id] = one
-                self._tasks.start("", one.id, partial(self._deliver, one))
+                key = (str(one.target), one.principal, one.id)
+                self._tasks.start("", key, partial(self._deliver, one))
                 begun += 1
         return begun
 
@@ -95,7 +95,6 @@ class Webhooks(Stage):
         try:
             await self._try(delivery)
         finally:
-            del self._sending[delivery.id]
             self._wakeups.webhooks.set()
 
     async def _try(self, delivery: Delivery) -> None:
