@@ -120,7 +120,7 @@ class Get(Stage):
                 if kept is not None:
                     self.inbox.put(agent, kept)
                 else:
-                    await self.lost(job, f"agent {agent.name} does not know the job any more")
+                    await self.lost(job.key, f"agent {agent.name} does not know the job any more")
 
     async def stop(self, agent: str | None = None) -> None:
         """Cancel what is in flight from the agent (None: from all): it reports everything again to
@@ -131,15 +131,21 @@ class Get(Stage):
             self.results.done(which)
         await self._tasks.stop(agent)
 
-    async def lost(self, job: Job, message: str) -> None:
-        """The attempt is gone without a trace."""
-        self.progress.forget(job.key)
+    async def lost(self, key: AttemptKey, message: str, report: Report | None = None) -> None:
+        """The attempt is gone without a trace, or its end cannot be followed, which the report
+        says.
+        """
+        self.progress.forget(key)
 
-        def rule(now: Job) -> Move | None:
-            is_same = now.key == job.key and now.state in states.HOLDS_SLOT and not now.deferred
-            return self._lost(now, message) if is_same else None
+        def rule(job: Job) -> Move | None:
+            if job.key != key or job.state not in states.HOLDS_SLOT or job.deferred:
+                return None
+            if report and not outcome.is_of(job, report.payload, report.agent.name):
+                return None
+            return self._lost(job, message)
 
-        await self._database.write(jobs.change, job.id, rule)
+        with suppress(NoSuchJob):
+            await self._database.write(jobs.change, key.job_id, rule)
 
     def _lost(self, job: Job, message: str) -> Move:
         return self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
@@ -362,15 +368,7 @@ class Get(Stage):
         failing_s = now - report.failing_since
         if failing_s > self._settings.server.agent_lost_after and isinstance(problem, AgentError):
             what = f"its result could not be fetched for {say_duration(failing_s)}: {problem}"
-            await self._database.write(self._give_up, report, what)
-
-    def _give_up(self, tx: Tx, report: Report, message: str) -> None:
-        """Let the attempt be lost whose end cannot be followed, if its job still waits for it."""
-        job = _job(tx, report.key)
-        if job is None or job.deferred or job.state not in states.HOLDS_SLOT:
-            return
-        if outcome.is_of(job, report.payload, report.agent.name):
-            jobs.move(tx, self._lost(job, message))
+            await self.lost(report.key, what, report)
 
     async def _wait_for_room(self, report: Report, problem: OSError) -> None:
         """The result waits. Its job says so, unless it is only for a moment."""

@@ -88,7 +88,7 @@ class Poll(Stage):
                 how = {"status": PayloadState.FAILED, "reason": Reason.TIMEOUT, "message": message}
                 payload, result = await agent.left(payload.model_copy(update=how))
         except NoSuchPayload:
-            await self._get.lost(job, f"agent {agent.name} does not know the job any more")
+            await self._get.lost(job.key, f"agent {agent.name} does not know the job any more")
         except AgentError as problem:
             # An error for ever must not hold the slot for ever: it counts as unreachable.
             now = self._clock.monotonic()

@@ -134,7 +134,7 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     assert world.clock.sleeping == 1, "the question was not answered, and is asked again soon"
     first = await world.jobs.get(job_id)
     south.machine.settle("sim", first.key)
-    await world.get.lost(first, "given up meanwhile")
+    await world.get.lost(first.key, "given up meanwhile")
 
     arrived = asyncio.Event()
     honest, submits = south.submit, []
