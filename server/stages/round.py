@@ -25,7 +25,6 @@ _RESUME_EVERY_S: Final = 2.0
 _MAX_GIVEN_UP: Final = 100
 _MAX_CLAIMED: Final = 100
 _MAX_FOLLOWED: Final = 200
-_MISSING_EVERY_S: Final = 10.0
 
 
 class Round(Stage):
@@ -43,7 +42,6 @@ class Round(Stage):
         """When the first of the delayed jobs may be sent."""
         self._missing: dict[str, float] = {}
         """Services that are not there, but have queued jobs -> since when (monotonic)."""
-        self._missing_due = self._clock.monotonic()
 
     async def run_once(self) -> int:
         """Follow what is reported, claim what quotas and slots allow; resume interrupted
@@ -132,7 +130,7 @@ class Round(Stage):
         if not queued:
             return 0
         self._calls_seen = -1
-        moved = await self._give_up_missing() if now >= self._missing_due else 0
+        moved = await self._give_up_missing()
         for name in queued:
             if (service := self._services.get(name)) is not None:
                 moved += await self._give_up_overdue(service)
@@ -140,7 +138,6 @@ class Round(Stage):
 
     async def _give_up_missing(self) -> int:
         """Jobs of services that the server has not had for long."""
-        self._missing_due = self._clock.monotonic() + _MISSING_EVERY_S
         given_up = 0
         for name, since in self._missing.items():
             if self._clock.monotonic() - since < self._settings.server.agent_lost_after:
