@@ -21,21 +21,19 @@ from server.domain.service import Service
 from shared.clock import SECOND, Micros
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
-from shared.wire import JobState, Limits, Reason
+from shared.wire import JobState, Reason
 
 _NOT_RUN: Final = frozenset({2, 126, 127})
 """Exit codes of a shell that cannot read a script, or does not find what it names."""
-_LIMITS: Final[Mapping[Reason, Callable[[Limits], tuple[float, str]]]] = {
-    Reason.MEMORY_LIMIT: lambda limits: (limits.memory, say_size(limits.memory)),
-    Reason.DISK_LIMIT: lambda limits: (limits.disk, say_size(limits.disk)),
-    Reason.PIDS_LIMIT: lambda limits: (limits.pids, str(limits.pids)),
-    Reason.CPU_LIMIT: lambda limits: (
-        limits.cpus,
-        f"{limits.cpus:g} {'CPU' if limits.cpus == 1 else 'CPUs'}",
-    ),
-    Reason.LOG_LIMIT: lambda limits: (limits.log, say_size(limits.log)),
-    Reason.RESULTS_LIMIT: lambda limits: (limits.results, say_size(limits.results)),
+_LIMITS: Final[Mapping[Reason, tuple[str, Callable[[Any], str]]]] = {
+    Reason.MEMORY_LIMIT: ("memory", say_size),
+    Reason.DISK_LIMIT: ("disk", say_size),
+    Reason.PIDS_LIMIT: ("pids", str),
+    Reason.CPU_LIMIT: ("cpus", lambda cpus: f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}"),
+    Reason.LOG_LIMIT: ("log", say_size),
+    Reason.RESULTS_LIMIT: ("results", say_size),
 }
+"""Which of its limits was hit, and how it is shown."""
 
 
 def who_set_the_limit(job: Job, service: Service, reason: Reason) -> str:
@@ -48,8 +46,9 @@ def who_set_the_limit(job: Job, service: Service, reason: Reason) -> str:
             own, most = heartbeat_timeout_s(job, service), service.heartbeat_timeout_s
             shown = say_duration(most) if most else "any"
         case _ if reason in _LIMITS:
-            own, _ = _LIMITS[reason](job.limits)
-            most, shown = _LIMITS[reason](service.limits)
+            name, say = _LIMITS[reason]
+            own, most = getattr(job.limits, name), getattr(service.limits, name)
+            shown = say(most)
         case _:
             return ""
     # A job keeps the limits that it was uploaded with, whatever the service allows by now.
