@@ -25,7 +25,7 @@ from tests.formats import desktop_zip
 from tests.kit.cost import peak
 from tests.kit.dev_program import ended
 from tests.kit.each import each
-from tests.kit.raw_archives import zipped
+from tests.kit.raw_archives import unzipped, zipped
 
 MIB = 1 << 20
 
@@ -82,19 +82,13 @@ def merged(sources: Mapping[str, bytes], note: bytes = b"") -> bytes:
         return whole
 
 
-def content(data: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        assert archive.testzip() is None
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 def test_all_entries_are_there_under_new_names_with_their_bytes_as_they_were() -> None:
     noise = os.urandom(MIB)
     first = {"a": b"1" * 1000, "deep/é": b"2", "none": b"", "empty/": b""}
     stored = zipped({"a": noise}, zipfile.ZIP_STORED)
     whole = merged({"x/": zipped(first), "y/z/": stored}, b"some are missing\n")
     expected = {f"x/{name}": data for name, data in first.items()}
-    assert content(whole) == expected | {"y/z/a": noise, "note.txt": b"some are missing\n"}
+    assert unzipped(whole) == expected | {"y/z/a": noise, "note.txt": b"some are missing\n"}
     assert noise in whole
     with zipfile.ZipFile(io.BytesIO(whole)) as archive:
         info = archive.getinfo("x/a")
@@ -146,7 +140,7 @@ def test_a_source_with_names_that_are_not_safe_is_refused_and_leaves_nothing(nam
             merge.add(Source("bad/", written(bad)))
         merge.add(source := Source("good/", written(good)))
         merge.end()
-        assert content(read(merge, [source], 0, merge.size)) == {"good/a": b"1"}
+        assert unzipped(read(merge, [source], 0, merge.size)) == {"good/a": b"1"}
 
 
 def test_a_source_that_is_another_one_by_now_ends_the_copy() -> None:
@@ -213,7 +207,7 @@ def test_what_a_result_refers_to_comes_from_its_bundle(root, folder, prefix) -> 
     bundle = zipped({root + name: data for name, data in files.items()}, zipfile.ZIP_STORED)
     whole = joined(bundle, result(), folder=folder, prefix=prefix)
     expected = {name: BUNDLE[name] for name in KEPT} | LEFT
-    assert content(whole) == {prefix + name: data for name, data in expected.items()}
+    assert unzipped(whole) == {prefix + name: data for name, data in expected.items()}
     assert len(bundle) > whole.index(b"a" * 300), "as it is packed there"
 
 
@@ -221,7 +215,7 @@ def test_without_its_bundle_it_is_what_is_new() -> None:
     with merging() as (merge, written):
         merge.add(source := Source("", written(result()), len(KEPT)))
         merge.end()
-        assert content(read(merge, [source], 0, merge.size)) == LEFT
+        assert unzipped(read(merge, [source], 0, merge.size)) == LEFT
 
 
 @settings(max_examples=40)
@@ -244,7 +238,7 @@ def test_every_range_has_the_bytes_of_the_whole(data: st.DataObject) -> None:
         merge.end("note", data.draw(st.binary(max_size=20)))
         whole = read(merge, sources, 0, merge.size)
         assert len(whole) == merge.size
-        content(whole)
+        unzipped(whole)
         for _ in range(20):
             start = data.draw(st.integers(0, merge.size))
             stop = data.draw(st.integers(start, merge.size))

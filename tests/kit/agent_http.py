@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import sqlite3
-import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from shared.ids import Start
 from shared.wire import START, Limits, Order
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.raw_archives import FORM, file_part, form_of, write_bundle
+from tests.kit.raw_archives import FORM, file_part, form_of, unzipped, write_bundle
 from tests.kit.waiting import eventually, until
 from tests.kit.warm import open_files, tasks_now, until_nothing
 
@@ -207,8 +206,7 @@ class AgentClient:
         async with self.http.get(path) as response:
             assert response.status == 200, await response.text()
             assert response.content_type == "application/zip", await response.text()
-            with zipfile.ZipFile(io.BytesIO(await response.read())) as archive:
-                return {name: archive.read(name) for name in archive.namelist()}
+            return unzipped(await response.read())
 
     async def ended(self, payload_id: int) -> dict[str, Any]:
         async with self.stream() as stream:

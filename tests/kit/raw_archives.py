@@ -104,6 +104,13 @@ def zipped(files: Files, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return out.getvalue()
 
 
+def unzipped(data: bytes) -> dict[str, bytes]:
+    """Of a ZIP that is sound."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def tarred(files: Files, mode: str = "w") -> bytes:
     found = files.items()
     return tar_of([(member(name, size=len(content)), content) for name, content in found], mode)

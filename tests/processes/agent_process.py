@@ -1,13 +1,11 @@
 """The agent as a program: started, called, signalled, killed."""
 
 import contextlib
-import io
 import json
 import os
 import subprocess
 import sys
 import urllib.request
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +13,7 @@ from typing import Any, Final
 from shared.wire import Limits
 from tests.kit import dev_program, forked_programs, programs
 from tests.kit.agent_http import bundle_of, in_lines, order_of
+from tests.kit.raw_archives import unzipped
 
 PATIENCE_S: Final = 60.0
 """Nothing here takes a second on an idle machine."""
@@ -43,8 +42,7 @@ class AgentProcess:
         """What it left."""
         status, data = self.call("GET", f"/retrieve_partial/{payload_id}")
         assert status == 200, data
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
+        return unzipped(data)
 
     def submit(self, key: str, files: Mapping[str, bytes], **changed: Any) -> dict[str, Any]:
         """As a Ferryman server does; returns the payload."""

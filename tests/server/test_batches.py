@@ -1,8 +1,6 @@
 """Jobs that belong together: arrays, children that a job leaves, and jobs that wait for others."""
 
 import asyncio
-import io
-import zipfile
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ from structlog.testing import capture_logs
 from server.stages import batches
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.raw_archives import unzipped
 from tests.kit.server_http import RUN
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
@@ -76,8 +75,7 @@ async def test_an_array_from_its_upload_until_it_is_cleaned(place: Place) -> Non
     for path in (f"/api/v1/jobs/{parent}/result?children=1", f"/download/{parent}"):
         status, kind, body = await place.get(path)
         assert (status, kind) == (200, "application/zip")
-        names = zipfile.ZipFile(io.BytesIO(body)).namelist()
-        assert {name.partition("/")[0] for name in names} == {"0", "1", "2", "3"}
+        assert {name.partition("/")[0] for name in unzipped(body)} == {"0", "1", "2", "3"}
     async with place.session.get(f"{place.url}/download/{parent}") as answer:
         assert f'"batch-{parent}.zip"' in answer.headers["Content-Disposition"]
 
@@ -236,10 +234,9 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
         ("job.ended", True),
     ]
     _, _, body = await place.get(f"/api/v1/jobs/{made[1]['id']}/bundle")
-    with zipfile.ZipFile(io.BytesIO(body)) as archive:
-        assert archive.read("b/deep/data") == b"b"
-        assert archive.read("run.sh").endswith(b"exit 64\n")
-        assert "output.txt" not in archive.namelist()
+    sent = unzipped(body)
+    assert (sent["b/deep/data"], "output.txt" in sent) == (b"b", False)
+    assert sent["run.sh"].endswith(b"exit 64\n")
 
 
 async def test_a_cancelled_parent_ends_when_its_last_child_is_dead(place: Place) -> None:

@@ -14,6 +14,7 @@ from shared.files.archives.inputs_list import list_line
 from tests.kit.each import each
 from tests.kit.fake_agent import Served
 from tests.kit.pages import browsing
+from tests.kit.raw_archives import unzipped
 from tests.server.held_jobs import Setting, running, zipped
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -53,12 +54,6 @@ async def ended(
         yield here
 
 
-def contents(body: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(body)) as archive:
-        assert archive.testzip() is None
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 def digest(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
@@ -93,7 +88,7 @@ async def test_what_failed_attempts_left_is_given_out_so_too(served: Served) -> 
         _, _, first = await here.get("result?attempt=1")
         _, last = await download(here, "download_partial")
         for number, body in ((b"1", first), (b"2", last)):
-            found = contents(body)
+            found = unzipped(body)
             assert (found["attempt"], found["data/in.txt"]) == (number, BUNDLE["data/in.txt"])
 
 
@@ -156,7 +151,7 @@ async def test_a_file_that_a_result_refers_to_is_read_below_the_bundles_folder(
     files = {root + path: content for path, content in BUNDLE.items()}
     async with ended(served, files=files) as here:
         assert (await here.get("files/data/in.txt"))[2] == BUNDLE["data/in.txt"]
-        assert contents((await here.get("result"))[2])["data/in.txt"] == BUNDLE["data/in.txt"]
+        assert unzipped((await here.get("result"))[2])["data/in.txt"] == BUNDLE["data/in.txt"]
 
 
 async def test_the_page_shows_new_files_and_folds_those_of_the_bundle(served: Served) -> None:

@@ -1,7 +1,6 @@
 """Results without room on the disk, and what is made of those that are stored."""
 
 import errno
-import io
 import zipfile
 from collections.abc import Mapping
 from itertools import count
@@ -25,7 +24,7 @@ from shared.files.archives.inputs_list import list_line
 from shared.files.names import BundleError
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.raw_archives import zipped
+from tests.kit.raw_archives import unzipped, zipped
 from tests.kit.store import core, job
 
 MIB: Final = 1 << 20
@@ -201,9 +200,7 @@ class Place:
             data = b"".join([chunk async for chunk in whole.chunks()])
             assert len(data) == whole.size
         assert not list(self.staging.iterdir())
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            assert archive.testzip() is None
-            return {name: archive.read(name) for name in archive.namelist()}
+        return unzipped(data)
 
     async def given_inputs(self) -> list[str]:
         """Make what a job gets that wants those of job 1; the names of its files."""

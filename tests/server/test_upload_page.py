@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from aiohttp import FormData
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.pages import Browser, Page, browsing
+from tests.kit.raw_archives import unzipped, zipped
 from tests.kit.server_http import RUN
 from tests.kit.store import Jobs
 from tests.kit.warm import Place
@@ -81,9 +81,7 @@ class Uploads(Browser):
         url = f"{self.url}/api/v1/jobs/{job_id}/bundle"
         shown = {"Authorization": f"Bearer {OPERATOR}"}
         async with self.session.get(url, headers=shown) as answer:
-            packed = await answer.read()
-        with zipfile.ZipFile(io.BytesIO(packed)) as found:
-            return {name: found.read(name) for name in found.namelist()}
+            return unzipped(await answer.read())
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -135,10 +133,7 @@ async def test_a_run_sh_is_written_in_the_page_or_brought_by_an_archive(ann: Upl
         ("echo written", {"p/run.sh": RUN, "p/b": b""}, {"p/run.sh": RUN, "p/b": b""}),
     ):
         assert await ann.bundle(await ann.made({"script": script}, files)) == stored, script
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("run.sh", RUN)
-    files = {"all.zip": packed.getvalue()}
+    files = {"all.zip": zipped({"run.sh": RUN})}
     page = await ann.send_form({"script": "echo no"}, files, part="bundle")
     assert (page.status, page.main.fields()["script"]) == (400, "echo no")
     assert "brings its own run.sh" in page.errors["script"]
