@@ -5,6 +5,7 @@ import contextlib
 import os
 import unicodedata
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
@@ -117,24 +118,17 @@ async def test_a_file_that_was_replaced_or_cut_is_not_mixed_with_another(tmp_pat
     os.close(fd)
 
 
-async def test_a_directory_is_read_once_for_a_file_of_many(agent, monkeypatch) -> None:
+async def test_a_directory_is_read_once_for_a_file_of_many(agent) -> None:
     payload_id, process = await agent.started()
     for name in ("big.bin", unicodedata.normalize("NFD", "é.bin"), "STDOUT.LOG"):
         process.write(name, BIG)
     for number in range(100):
         process.write(f"many/{number}", b"")
-    scanned, scandir = list[Any](), os.scandir
-
-    def scan(*args: Any) -> Any:
-        scanned.append(args)
-        return scandir(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", scan)
+    with mock.patch.object(os, "scandir", wraps=os.scandir) as scan:
         assert await read(agent, payload_id, "big.bin") == (len(BIG), BIG)
-        assert len(scanned) == 1
+        assert scan.call_count == 1
         assert await read(agent, payload_id, "é.bin") == (len(BIG), BIG)
-        assert len(scanned) == 3
+        assert scan.call_count == 3
 
 
 async def test_a_slow_reader_does_not_keep_the_directory_of_an_attempt_that_ends(agent) -> None:

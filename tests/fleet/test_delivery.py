@@ -24,7 +24,6 @@ from server.store import jobs as store_jobs
 from shared.clock import yield_to_loop
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
-from shared.sql import Tx
 from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, Usage
 from tests.model.simulation import World, simulated
@@ -252,18 +251,10 @@ async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
     job_id = await world.upload("ann", "s")
     await sweep(world)
     await at_its_end(world, south)
-    asked = 0
-    honest = south.settle
-
-    async def counted(*args: Any, **how: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return await honest(*args, **how)
-
-    south.settle = counted
+    south.settle = mock.AsyncMock(wraps=south.settle)
     wish = asyncio.ensure_future(world.cancel(LOCAL, job_id, 60.0))
     await world.clock.advance(29.0)
-    assert asked <= 6
+    assert south.settle.await_count <= 6
     await world.clock.advance(2.0)
     with pytest.raises(Exception, match="Completed"):
         await wish
@@ -287,20 +278,15 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     """Both connections say it: with the new one the report of the former one is not forgotten."""
     south, payload = await one_sent(world)
     world.get.inbox._delay_s = 0.05
-    looked_at, connected = Counter[Any](), copy.copy(south)
-    settle = world.get.settle
-
-    def counted(report: Any) -> Any:
-        looked_at[report.agent] += 1
-        return settle(report)
-
-    world.get.settle = counted
+    connected = copy.copy(south)
+    world.get.settle = mock.AsyncMock(wraps=world.get.settle)
     south.start(payload)
     await world.get.stop(south.name)
     south._report(payload)  # as who has asked by the former one does
     connected._report(payload)
     await world.clock.advance(0.05)
-    assert looked_at == {connected: 1}
+    ((report,),) = [one.args for one in world.get.settle.await_args_list]
+    assert report.agent is connected
     assert await world.state(1) is JobState.RUNNING
 
 
@@ -401,22 +387,16 @@ async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world
     for _ in range(3):
         await world.upload("ann", "s")
     await sweep(world)
-    reads = list[str | None]()
-    honest = store_jobs.in_states
-
-    def counted(tx: Tx, states: Any, agent: str | None = None) -> Any:
-        reads.append(agent)
-        return honest(tx, states, agent)
-
-    monkeypatch.setattr(store_jobs, "in_states", counted)
+    read = mock.Mock(wraps=store_jobs.in_states)
+    monkeypatch.setattr(store_jobs, "in_states", read)
     for _ in range(5):
         await world.poll.run_once()
     world.agents[0].drop()
     await world.poll.run_once()
-    assert reads == [], "nothing is judged yet"
+    read.assert_not_called()  # nothing is judged yet
     await world.clock.advance(61.0)
     assert await world.poll.run_once() == 1
-    assert reads == ["north"]
+    assert [one.args[2] for one in read.call_args_list] == ["north"]
 
 
 class Flood:

@@ -4,9 +4,10 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from server.domain import ending
 from server.http import files as http_files
 from server.web.job.files import quoted
-from shared.files.archives.zip_index import ListedFile, ZipIndex
+from shared.files.archives.zip_index import ZipIndex
 from tests.kit.fake_agent import Served
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
@@ -287,13 +288,8 @@ async def test_pictures_pages_and_documents_are_never_part_of_the_page(place: Pl
 async def test_the_names_in_a_large_result_are_read_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scans, scan = list[ZipIndex](), ZipIndex.scan
-
-    def counted(index: ZipIndex) -> Iterator[ListedFile]:
-        scans.append(index)
-        return scan(index)
-
-    monkeypatch.setattr(ZipIndex, "scan", counted)
+    scan = mock.create_autospec(ZipIndex.scan, side_effect=ZipIndex.scan)
+    monkeypatch.setattr(ZipIndex, "scan", scan)
     monkeypatch.setattr(ZipIndex, "files", None)
     monkeypatch.setattr(http_files, "_NEIGHBOURS", 50)
     async with left(place, {f"x/{number:03}.txt": b"text" for number in range(100)}) as here:
@@ -302,7 +298,7 @@ async def test_the_names_in_a_large_result_are_read_once(
         page = await here.open("/x/007.txt")
         assert page.main.all("a", rel="next") == [], "none are looked for among so many"
         assert "x/007.txt" in (await here.open("/y/007.txt", 404)).text
-        assert len(scans) == 2, "of the result and of its bundle"
+        assert scan.call_count == 2, "of the result and of its bundle"
 
 
 # -- what is not there

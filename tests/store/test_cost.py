@@ -176,19 +176,13 @@ async def test_to_count_what_waits_costs_the_same_however_much_has_ended(tmp_pat
 
 
 async def test_a_claim_costs_what_it_claims_not_the_free_slots_of_all_agents(tmp_path) -> None:
-    looks, takes = [], Candidate.takes
-
-    def look(one: Candidate, held: float) -> bool:
-        looks.append(one.name)
-        return takes(one, held)
-
-    costs = []
+    costs, takes = [], Candidate.takes
     async with opened(tmp_path / "server.sqlite") as (jobs, steps):
         await jobs.added("ann", "ann")
-        with mock.patch.object(Candidate, "takes", look):
+        with mock.patch.object(Candidate, "takes", autospec=True, side_effect=takes) as looks:
             agents = [Candidate(f"node{number}", 100) for number in range(50)]
             assert len(await jobs.claim_fairly(service(), agents, 100, 20)) == 2
-        assert len(looks) == 50 + 2, "each agent, and again the two that got one"
+        assert looks.call_count == 50 + 2, "each agent, and again the two that got one"
         await fill(jobs, FEW, (JobState.QUEUED, 1, 0, "NULL"))
         await jobs.totals()  # what is queued is counted once
         for most in (1, 100):
