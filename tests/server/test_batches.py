@@ -184,6 +184,12 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_b
     running.finish()
     (await place.process(first["id"], 2)).finish()
     assert (await place.job(parent))["status"] == "Completed"
+    parent = await place.upload(array="0-1")
+    first, second = await there(place, parent, 2)
+    await place.terminate(first["id"])
+    (await place.process(second["id"])).finish()
+    job = await place.job(parent)
+    assert (job["status"], job["message"]) == ("Failed", "1 child cancelled")
     place.does(fails_first("1"))
     job = await place.job(await place.upload(array="0-9", batch_policy="fail_fast"))
     assert (job["status"], job["reason"]) == ("Failed", "child_failed")

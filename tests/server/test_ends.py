@@ -49,11 +49,17 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
     assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "exit_code", 2)
     assert job["retries_left"] == 0
 
+    other = place.warm.new("service")  # is looked at later than the one that is paused
+    place.warm.scripts[other] = None
     place.does(None)
-    await place.job(await place.upload(), until="Running")
+    await place.api("PUT", f"/services/{other}", {"max_runs": 1})
+    for service in (place.service, other):
+        await place.job(await place.upload(service=service), until="Running")
     await place.api("POST", f"/services/{place.service}/pause")
     short, long = await place.upload(queue_timeout="50s"), await place.upload(retries="2")
+    late = await place.upload(service=other, queue_timeout="50s")
     place.warm.clock.forward(51)
+    assert (await place.job(late))["reason"] == "queue_timeout"
     assert (await place.api("GET", f"/jobs/{short}"))["status"] == "Queued"
     await place.api("POST", f"/services/{place.service}/resume")
     for job_id, waited in ((short, "waited 50s "), (long, "waited 1m 40s ")):

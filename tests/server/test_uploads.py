@@ -134,8 +134,12 @@ async def test_a_key_makes_one_job_and_another_body_under_it_is_422(place: Place
     assert {status for status, _, _ in found} == {201}
     assert len({reply["id"] for _, _, reply in found}) == 1
     assert [h.get("Idempotent-Replayed") for _, h, _ in found].count("true") == 3
-    status, _, reply = await post(place, form_of(*text(place), *files("more")), **key)
-    assert (status, reply["code"]) == (422, "idempotency_key_reused")
+    service = place.warm.new("service")
+    await place.api("PUT", f"/services/{service}", {})
+    other = [text_part("user_id", place.user), text_part("service", service)]
+    for parts in ([*text(place), *files("more")], [*other, *files()]):
+        status, _, reply = await post(place, form_of(*parts), **key)
+        assert (status, reply["code"]) == (422, "idempotency_key_reused")
 
 
 async def begun(
