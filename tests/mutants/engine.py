@@ -191,7 +191,8 @@ class Engine:
             test, how = _outcome(job)
             if how == "hangs" and seconds >= BUDGET_S:
                 break  # no hang: its time was over
-            if test and self._is_proof(change, [*started[:-1], test], fresh, folder):
+            before = [*started[:-1], test]
+            if test and self._is_proof(change, before, how == "hangs", fresh, folder):
                 return Verdict("noticed", test, how)
             gone = {test, *started} if test else {*some}
             left = [name for name in left if name not in gone]
@@ -234,18 +235,20 @@ class Engine:
 
         return do(work, limit, budget)
 
-    def _is_proof(self, change: Change, names: Sequence[str], fresh: bool, folder: Path) -> bool:
-        """Whether the last test failed because of the change and not by chance: it passes by
-        itself without it and fails again by itself with it; or it fails again after those that ran
-        before it, and passes after them without it.
+    def _is_proof(
+        self, change: Change, names: Sequence[str], hung: bool, fresh: bool, folder: Path
+    ) -> bool:
+        """Whether the last test failed because of the change: it passes by itself without it, and
+        failed or fails by itself with it; or it fails again after those that ran before it, and
+        passes after them without it.
         """
         *_, test = names
         if test not in self._items:  # it could not even be imported
             return True
         if test not in self._controls:
             self._controls[test] = self._passes([test], folder)
-        if not self._controls[test]:
-            return False
+        if not self._controls[test] or (len(names) == 1 and not hung):
+            return self._controls[test]
         if _outcome(self._run(change, [test], fresh, folder))[0] == test:
             return True
         again = len(names) > 1 and _outcome(self._run(change, names, fresh, folder))[0] == test
