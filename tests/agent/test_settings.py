@@ -3,7 +3,7 @@
 import errno
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from client_agent.settings.grants import SandboxingSection
 from shared.clock import RealClock
 from shared.settings.base import SettingsError
 from tests.kit.agent_http import calling
+from tests.kit.certificates import authority
 from tests.kit.each import each
 from tests.kit.fake_sandbox import REPORT, FakeSandbox
 
@@ -74,13 +75,19 @@ def test_flags_override_variables_and_those_override_the_file(loaded, tmp_path):
     assert loaded(env, toml, port=3).port == 3
 
 
-@pytest.mark.parametrize("key", ["data_dir", "database", "identity_secret", "tokens", "config"])
+@pytest.mark.parametrize(
+    "key", ["data_dir", "database", "identity_secret", "tokens", "config", "tls_cert"]
+)
 def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key):
     """An unprivileged agent's jobs have its uid, so no mode keeps them out."""
     shared = tmp_path / "shared"
     shared.mkdir()
     for file in (shared / "own", tmp_path / "last"):
         file.write_text(file.name * 16)
+    if key == "tls_cert":  # the key is in the same file
+        (shared / "own").write_bytes(
+            b"".join(path.read_bytes() for path in astuple(authority(tmp_path)))
+        )
     (tmp_path / "link").symlink_to(shared)
     own = f"'{tmp_path}/link/own'"
     value = {
@@ -89,7 +96,7 @@ def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key):
     }.get(key, own)
     shown = tmp_path if key == "config" else shared
     given = "data_dir = '/var/lib/x'\n" if key == "config" else f"{key} = {value}\n"
-    match = f"would show jobs the agent's own data, {key} "
+    match = f"would show jobs the agent's own data, {key.replace('cert', 'key')} "
     for whose in ("", ".services.a"):
         granted = f"[agent.sandboxing{whose}]\nread_only = ['{shown}:/data']\n"
         with pytest.raises(SettingsError, match=match):
