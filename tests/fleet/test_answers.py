@@ -22,7 +22,7 @@ from server.stages.inbox import Inbox, Report
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import SECOND, RealClock
 from shared.ids import AttemptKey
-from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, ResultInfo
+from shared.wire import AgentEvent, PayloadDoc, PayloadList, PayloadState, ResultInfo
 from tests.kit import waiting
 from tests.kit.clock import SimClock
 from tests.kit.each import each
@@ -70,22 +70,6 @@ async def test_no_more_is_taken_than_was_announced_or_can_be(tmp_path):
         await answers.store(answer(b"123456"), file_at(tmp_path / "f"), SimClock(), most=5)
     with pytest.raises(ValueError, match="more than 10 bytes"):
         await answers.read(answer(*[b"x" * 6] * 10_000), most=10)
-
-
-LONG = b'{"status": "ok", "message": "%s"}' % (b"x" * (1 << 20))
-
-
-@each("body", [b"", b"[]", b"{}", b"<html>", b"\xff", b'{"status": 1}', LONG])
-async def test_what_is_no_document_is_no_answer(body):
-    with pytest.raises(ValueError, match="not an agent's"):
-        await answers.document(answer(body), AgentHealth)
-
-
-@each("body", [b"", b"[]", b"{}", b"<html>", b'"code"', b'{"code": 4}'])
-async def test_an_error_without_a_code_of_ours_is_no_answer(body):
-    for status in (400, 404, 409, 500, 502):
-        with pytest.raises(ValueError, match=f"{status}, no content type. that is not an agent's"):
-            await answers.refusal(answer(body, status=status))
 
 
 async def test_only_its_code_says_that_a_payload_is_not_known():
@@ -172,12 +156,6 @@ async def heard(*pieces: bytes) -> list[tuple[int | None, bytes | None]]:
     return [
         (one.event.payload.id if one.event.payload else None, one.result) async for one in found
     ]
-
-
-async def test_results_are_read_from_behind_their_lines() -> None:
-    with_result = line(payload=reported(7), result_bytes=len(CONTENT)) + CONTENT
-    found = await heard(line(), with_result, line(payload=reported(7)), with_result)
-    assert found == [(None, None), (7, CONTENT), (7, None), (7, CONTENT)]
 
 
 @each(
