@@ -162,7 +162,7 @@ class Get(Stage):
             if has_room and (content := report.result) is not None:
                 name = self._storage.new_name()
                 result = Result(name, announced.size, announced.sha256, announced.inputs, content)
-        return self._database.submit(self._follow, report, report.payload, result)
+        return self._database.write(self._follow, report, report.payload, result)
 
     def _follow(
         self, tx: Tx, report: Report, payload: PayloadDoc, result: Result | None
@@ -311,7 +311,7 @@ class Get(Stage):
             if settled.expected and result is not None and outcome.left_children(payload):
                 settled = await self._end_with_children(report, job, settled, payload, result)
             else:
-                settled = await self._database.submit(self._follow, report, payload, result)
+                settled = await self._database.write(self._follow, report, payload, result)
             if settled.then == "acknowledge" and settled.job is not None:
                 pending.commit()
         return settled

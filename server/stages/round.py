@@ -75,7 +75,7 @@ class Round(Stage):
         claiming: asyncio.Future[Claimed] | None = None
         settling = [self._get.settle(one) for one in reports]
         if claims_some:  # behind the ends, whose slots are free by then
-            claiming = self._database.submit(
+            claiming = self._database.write(
                 claims.claim,
                 offers,
                 _MAX_CLAIMED,

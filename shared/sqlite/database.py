@@ -99,7 +99,6 @@ def _run(
     return done
 
 
-_FETCHED_AT_ONCE: Final = 64  # rows, where aiosqlite iterates
 _PRAGMAS: Final = (
     "busy_timeout=10000",
     "journal_mode=WAL",
@@ -109,15 +108,10 @@ _PRAGMAS: Final = (
 )
 
 
-class Connection(aiosqlite.Connection):
-    """Runs whole pieces of work in its thread, where aiosqlite's own methods run one statement."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(lambda: sqlite3.connect(path, isolation_level=None), _FETCHED_AT_ONCE)
-
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        value: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
-        return value
+async def _run_in(connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Run a whole piece of work in its thread, where aiosqlite's own methods run one statement."""
+    value: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call]
+    return value
 
 
 def _set_up(connection: sqlite3.Connection, path: Path, *, reads: bool) -> None:
@@ -145,7 +139,7 @@ _Waiting: TypeAlias = tuple[Callable[[Tx], Any], asyncio.Future[Any]]
 class Database:
     """One SQLite file, opened by :meth:`open` and closed by :meth:`close`."""
 
-    def __init__(self, connections: Sequence[Connection], lock: FileLock) -> None:
+    def __init__(self, connections: Sequence[aiosqlite.Connection], lock: FileLock) -> None:
         self._writer, self._reader, self._lists = connections
         self._lock = lock
         self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
@@ -180,20 +174,18 @@ class Database:
             OSError: its lock file cannot be written.
         """
         lock = lock_database(path)
-        connections: list[Connection] = []
+        connections: list[aiosqlite.Connection] = []
         crashed = file_size(path.with_name(f"{path.name}-wal")) > 0
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             for reads in (False, True, True):
-                connection = Connection(path)
-                await connection
-                connections.append(connection)
-                await connection.run(partial(_set_up, path=path, reads=reads))
+                connections.append(await aiosqlite.connect(path, isolation_level=None))
+                await _run_in(connections[-1], partial(_set_up, path=path, reads=reads))
             writer, *_ = connections
             if crashed and file_size(path) <= _MAX_CHECKED_BYTES:
-                await writer.run(check_structure)
-            copy = await writer.run(lambda raw: migrate(raw, path, migrations))
+                await _run_in(writer, check_structure)
+            copy = await _run_in(writer, lambda raw: migrate(raw, path, migrations))
         except BaseException as problem:
             for connection in connections:
                 await connection.close()
@@ -223,7 +215,7 @@ class Database:
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run it in the writer's thread, between two transactions. Raises DatabaseUnavailable."""
         try:
-            return await self._writer.run(work)
+            return await _run_in(self._writer, work)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("write", problem) from problem
 
@@ -293,7 +285,7 @@ class Database:
 
     async def _read_in(
         self,
-        connection: Connection,
+        connection: aiosqlite.Connection,
         work: Callable[Concatenate[Tx, P], T],
         *args: P.args,
         **how: P.kwargs,
@@ -306,37 +298,24 @@ class Database:
                 raw.execute("ROLLBACK")
 
         try:
-            value = await connection.run(one_state)
+            value = await _run_in(connection, one_state)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("read", problem) from problem
         self._failures.pop("read", None)
         return value
 
-    async def write(
-        self,
-        work: Callable[Concatenate[Tx, P], T],
-        *args: P.args,
-        **how: P.kwargs,
-    ) -> T:
-        """Run ``work`` in a transaction; return its value once that is durable.
+    def write(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run ``work`` in a transaction; the value of what is returned once that is durable.
 
-        A change that was handed in is made even if its caller is cancelled, and so is what it gave
-        to ``Tx.after``.
+        It is handed in at once: several are made in the order of the calls, in one transaction as
+        far as they fit. It is made even if its caller is cancelled, and so is what it gave to
+        ``Tx.after``.
 
         Raises:
             DatabaseUnavailable: nothing was kept.
             Whatever ``work`` raises: nothing of it was kept.
-        """
-        return await self.submit(work, *args, **how)
-
-    def submit(
-        self,
-        work: Callable[Concatenate[Tx, P], T],
-        *args: P.args,
-        **how: P.kwargs,
-    ) -> asyncio.Future[T]:
-        """As :meth:`write`; several that are handed in one after the other are made in this order,
-        in one transaction as far as they fit.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._closed:
@@ -364,12 +343,10 @@ class Database:
             False: rolled back. The error of a single change went to its caller; the callers of
             several changes know of nothing yet.
         """
-        since = asyncio.get_running_loop().time()
+        works, since = [work for work, _ in changes], asyncio.get_running_loop().time()
         try:
-            values, written = await self._writer.run(
-                lambda connection: commit_together(
-                    connection, [change for change, _ in changes], self.listener, self.memory
-                )
+            values, written = await _run_in(
+                self._writer, lambda raw: commit_together(raw, works, self.listener, self.memory)
             )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if len(changes) == 1 and not changes[0][1].cancelled():

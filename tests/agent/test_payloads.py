@@ -355,10 +355,10 @@ async def test_what_a_list_says_is_what_is_said_of_the_payload_then(tmp_path, mo
     added, _ = await (await Payloads.open(database, SimClock())).add(new)
     payloads = await Payloads.open(database, SimClock())  # lists what was before from the file
     await payloads.start(added.id, 7, "", {})
-    run, rows, known = database._writer.run, Database.rows, asyncio.Event()
+    run, rows, known = database._writer._execute, Database.rows, asyncio.Event()
 
-    async def committed_and_not_known_yet(work: Any) -> Any:
-        value = await run(work)
+    async def committed_and_not_known_yet(*work: Any) -> Any:
+        value = await run(*work)
         await known.wait()
         return value
 
@@ -367,7 +367,7 @@ async def test_what_a_list_says_is_what_is_said_of_the_payload_then(tmp_path, mo
         asyncio.get_running_loop().call_soon(known.set)
         return found
 
-    monkeypatch.setattr(database._writer, "run", committed_and_not_known_yet)
+    monkeypatch.setattr(database._writer, "_execute", committed_and_not_known_yet)
     done = Outcome(PayloadState.COMPLETED)
     end = asyncio.create_task(payloads.end(added.id, PayloadState.RUNNING, done))
     with closing(sqlite3.connect(tmp_path / "agent.sqlite")) as file:

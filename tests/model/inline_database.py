@@ -80,12 +80,7 @@ class InlineDatabase(Database):
 
     read_list = read
 
-    async def write(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
-    ) -> T:
-        return await self.submit(work, *args, **how)
-
-    def submit(
+    def write(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -164,7 +164,7 @@ class Records(Database):
         self.may_go_on.set()
         self.kept: list[int] = []
 
-    async def write(self, work: Any, *args: Any, **how: Any) -> Any:
+    async def write(self, work: Any, *args: Any, **how: Any) -> Any:  # type: ignore[override]
         if work is audit.keep:
             await self.may_go_on.wait()
             if self.fails:

@@ -115,7 +115,7 @@ async def test_what_follows_a_commit_is_done_in_its_order_also_where_the_caller_
         if number == 2:
             raise KeyError(number)
 
-    tasks = [asyncio.create_task(database.write(change, number)) for number in range(4)]
+    tasks = [database.write(change, number) for number in range(4)]
     await turns()  # all are handed in
     tasks[1].cancel()
     ends = await asyncio.gather(*tasks, return_exceptions=True)
@@ -139,7 +139,7 @@ async def test_a_defect_in_what_follows_a_commit_stops_nobody(database):
 
 async def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
     database = await Database.open(tmp_path / "test.sqlite", MIGRATIONS)
-    last = asyncio.ensure_future(database.write(add(1)))
+    last = database.write(add(1))
     await asyncio.wait([asyncio.ensure_future(database.close())])
     assert await last == 1
     with pytest.raises(DatabaseUnavailable, match="closed"):
@@ -204,7 +204,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Database]:
 async def test_a_change_waits_for_another_programs_change(asked: Database, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "asked.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        change = asyncio.create_task(asked.write(add(1)))
+        change = asked.write(add(1))
         assert await asyncio.to_thread(Asked.begun.wait, 20)
         assert not change.done()
         other.execute("COMMIT")
