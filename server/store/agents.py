@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Final
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact, id_by_name
-from server.store.statements import HELD, TOTALS, Columns, insert
+from server.store.statements import HELD, TOTALS, insert, reader
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import AgentState
@@ -205,6 +205,6 @@ def _rename_in_jobs(tx: Tx, old: str, new: str) -> None:
     tx.memory.pop(TOTALS, None)
 
 
-_record: Final = Columns(
+_record: Final = reader(
     AgentRecord, {"state": AgentState, "labels": json.loads, "resources": json.loads}
-).record
+)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.store.statements import Columns, insert
+from server.store.statements import insert, reader
 from shared.clock import Micros
 from shared.principals import Role
 from shared.sql import Tx
@@ -62,7 +62,7 @@ class AuditFilter:
     until: Micros | None = None
 
 
-_entry: Final = Columns(AuditEntry, {"role": Role}).record
+_entry: Final = reader(AuditEntry, {"role": Role})
 _WHERE: Final = {
     "principal": "principal = :principal",
     "acts_as": "acts_as = :acts_as",

@@ -11,9 +11,9 @@ from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
 from server.store import bundles, children, jobs, records
 from server.store.queue import DEFERRED
-from server.store.statements import Columns, changed, insert, queued
+from server.store.statements import changed, insert, queued, reader
 from shared.clock import Micros
-from shared.sql import AMONG, Row, Tx, among
+from shared.sql import AMONG, Tx, among
 from shared.wire import JobState, Reason
 
 _DUE: Final = f"""
@@ -315,17 +315,13 @@ def child_results(tx: Tx, parent_id: int) -> list[ChildResult]:
     ]
 
 
-_child: Final = Columns(Child, {"state": JobState, "reason": Reason}).record
-_COLUMNS: Final = Columns(
+_child: Final = reader(Child, {"state": JobState, "reason": Reason})
+_batch: Final = reader(
     Batch,
     {
         "ranges": lambda text: tuple(tuple(one) for one in json.loads(text)),
         "fail_fast": bool,
         "has_gather": bool,
     },
-    {"bundle"},
+    {"bundle": records.bundle},
 )
-
-
-def _batch(row: Row) -> Batch:
-    return _COLUMNS.record(row, bundle=records.bundle(row))

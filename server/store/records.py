@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry import RetryPolicy
-from server.store.statements import Columns
+from server.store.statements import reader
 from shared.sql import AMONG, Params, Row, Tx, among
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
@@ -58,26 +58,29 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
 """column -> what its text means, where there is one"""
 
 
-_BESIDE: Final = frozenset({"bundle", "result", "earlier_starts"})
-"""Fields without a column of the same name."""
-
-
-_JOB: Final = Columns(Job, _READ, _BESIDE)
-_ATTEMPT: Final = Columns(Attempt, _READ, _BESIDE)
-event: Final = Columns(Event, _READ).record
-
-
 _NONE: Final[Params] = {}
 
 
-def bundle(row: Row) -> Bundle | None:
+def bundle(row: Row | Mapping[str, Any]) -> Bundle | None:
     if not row["bundle_file"]:
         return None
     return Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
 
 
-def job(row: Row) -> Job:
-    return _JOB.record(row, bundle=bundle(row), result=result(row))
+def result(row: Row | Mapping[str, Any]) -> Result | None:
+    if not row["result_file"]:
+        return None
+    return Result(
+        row["result_file"],
+        row["result_size"],
+        row["result_sha256"],
+        row["result_inputs"],
+    )
+
+
+event: Final = reader(Event, _READ)
+attempt: Final = reader(Attempt, _READ, {"result": result})
+job: Final = reader(Job, _READ, {"bundle": bundle, "result": result, "earlier_starts": lambda _: 0})
 
 
 def jobs(tx: Tx, sql: str, params: Params = _NONE) -> list[Job]:
@@ -89,21 +92,6 @@ def several(tx: Tx, job_ids: Iterable[int]) -> dict[int, Job]:
     """Those that are there, by their numbers."""
     sql = f"SELECT * FROM jobs WHERE id {AMONG}"  # noqa: S608 - no user input
     return {one.id: one for one in jobs(tx, sql, among(job_ids))}
-
-
-def attempt(row: Row) -> Attempt:
-    return _ATTEMPT.record(row, result=result(row))
-
-
-def result(row: Row) -> Result | None:
-    if not row["result_file"]:
-        return None
-    return Result(
-        row["result_file"],
-        row["result_size"],
-        row["result_sha256"],
-        row["result_inputs"],
-    )
 
 
 _WITH_A_NEW_ONE: Final = (

@@ -12,19 +12,21 @@ from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.schedules import Schedule
 from server.store import bundles, records, users
 from server.store.requests import check_quota, insert_job
-from server.store.statements import Columns
 from server.store.statements import insert as insert_row
+from server.store.statements import reader
 from shared.clock import Micros
-from shared.sql import Row, Tx
+from shared.sql import Tx
 
 MOST_OF_USER: Final = 100
 """Schedules of one user: each has a stored bundle, and is looked at when it is due."""
 _OPEN: Final = "SELECT max(id) AS id FROM jobs WHERE schedule_id = :id AND ended_at IS NULL"
-_COLUMNS: Final = Columns(Schedule, {"fields": json.loads, "has_gather": bool}, {"bundle"})
+_schedule: Final = reader(
+    Schedule, {"fields": json.loads, "has_gather": bool}, {"bundle": records.bundle}
+)
 
 
 def all_schedules(tx: Tx) -> list[Schedule]:
-    return [of_row(row) for row in tx.rows("SELECT * FROM schedules ORDER BY id")]
+    return [_schedule(row) for row in tx.rows("SELECT * FROM schedules ORDER BY id")]
 
 
 def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, most: Quota) -> Schedule:
@@ -47,7 +49,7 @@ def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, most: Quota) -> Sched
     if most.uploaded:
         users.count_upload(tx, user, kept.size, now)
     [row] = insert_row(tx, "schedules", {**new, **records.bundle_columns(kept)}, "RETURNING *")
-    return of_row(row)
+    return _schedule(row)
 
 
 def fire(
@@ -73,7 +75,7 @@ def fire(
         """,
         values,
     )
-    return of_row(row), made
+    return _schedule(row), made
 
 
 def _make(tx: Tx, schedule: Schedule, new: NewJob | str, most: Quota) -> Job | str:
@@ -95,7 +97,3 @@ def delete(tx: Tx, number: int) -> str | None:
         if bundles.forget_reference(tx, row["bundle_file"]):
             return str(row["bundle_file"])
     return None
-
-
-def of_row(row: Row) -> Schedule:
-    return _COLUMNS.record(row, bundle=records.bundle(row))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.domain.access import Visible
 from server.domain.service import ServiceRecord
 from server.store import pages
-from server.store.statements import HELD, WAITS_SINCE, Columns
+from server.store.statements import HELD, WAITS_SINCE, reader
 from shared.clock import Micros, utc
 from shared.sql import Tx
 from shared.wire import JobState
@@ -107,6 +107,6 @@ def load(tx: Tx, name: str, most: int, where: Visible) -> dict[str, Any]:
     }
 
 
-_record: Final = Columns(
+_record: Final = reader(
     ServiceRecord, {"settings": json.loads, "env": json.loads, "paused": bool, "retired": bool}
-).record
+)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -20,34 +21,33 @@ from shared.wire import JobState
 Record = TypeVar("Record")
 
 
-class Columns(Generic[Record]):
-    """The columns of a kind of record.
+def reader(
+    kind: Callable[..., Record],
+    read: Mapping[str, Callable[[Any], Any]],
+    beside: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({}),
+) -> Callable[[Row], Record]:
+    """What makes a record of a row.
 
     Args:
         read: field -> what the column's value means, where that is not NULL.
-        beside: fields that have no column of their name.
+        beside: field that has no column of its name -> what makes it of the row.
     """
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [one.name for one in fields if one.name not in beside]
+    values_of, meanings = itemgetter(*names), [(name, read[name]) for name in names if name in read]
 
-    def __init__(
-        self,
-        kind: Callable[..., Record],
-        read: Mapping[str, Callable[[Any], Any]],
-        beside: Collection[str] = (),
-    ) -> None:
-        fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-        names = [one.name for one in fields if one.name not in beside]
-        self._kind, self._names, self._values = kind, names, itemgetter(*names)
-        self._read = [(name, read[name]) for name in names if name in read]
-
-    def record(self, row: Row, **beside: Any) -> Record:
-        """The record of a row. ``beside``: the fields without a column."""
+    def record(row: Row) -> Record:
         # Asked for one name, SQLite's row compares it with the names of all columns before.
         named = dict(zip(row.keys(), row, strict=True))
-        fields = dict(zip(self._names, self._values(named), strict=True))
-        for name, read in self._read:
-            if fields[name] is not None:
-                fields[name] = read(fields[name])
-        return self._kind(**fields, **beside)
+        values = dict(zip(names, values_of(named), strict=True))
+        for name, means in meanings:
+            if values[name] is not None:
+                values[name] = means(values[name])
+        for name, make in beside.items():
+            values[name] = make(named)
+        return kind(**values)
+
+    return record
 
 
 def insert(tx: Tx, table: str, values: Mapping[str, Any], more: str = "") -> Sequence[Row]:

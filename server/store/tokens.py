@@ -12,20 +12,20 @@ from typing import Any, Final
 
 from server.domain.permits import Login, Ticket
 from server.domain.tokens import TokenRecord
-from server.store.statements import Columns
 from server.store.statements import insert as insert_row
+from server.store.statements import reader
 from shared.clock import Micros
 from shared.principals import Role, Scope
 from shared.sql import Tx
 
-_record: Final = Columns(
+_record: Final = reader(
     TokenRecord,
     {
         "role": Role,
         "users": lambda text: tuple(json.loads(text)),
         "scopes": lambda text: frozenset(map(Scope, json.loads(text))),
     },
-).record
+)
 _USED: Final = """
     UPDATE tokens SET last_used_at = :at, last_used_from = :peer
     WHERE id = :id AND (last_used_at IS NULL OR last_used_at < :at)

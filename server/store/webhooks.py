@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from server.domain.jobs import Job, Move
 from server.domain.webhooks import Delivery, Try, announced
 from server.store import identity
-from server.store.statements import Columns, insert
+from server.store.statements import insert, reader
 from shared.clock import Micros
 from shared.sql import Row, Tx
 
@@ -182,6 +182,6 @@ def _may(row: Row, targets: Collection[str], principals: Collection[str]) -> boo
     return row["target"] not in targets and row["principal"] not in principals
 
 
-_delivery: Final = Columns(
+_delivery: Final = reader(
     Delivery, {"tried": lambda text: tuple(Try(*one) for one in json.loads(text))}
-).record
+)
