@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http import HTTPStatus
 from importlib import metadata
 from ipaddress import ip_address
@@ -40,8 +41,8 @@ Lookup = Callable[[str, int], list[tuple[Any, ...]]]
 """What ``socket.getaddrinfo`` gives, for a name and a port. Blocking."""
 
 
-class HttpWebhookClient:
-    """Delivers webhooks over HTTP."""
+class HttpWebhookClient(AbstractResolver):
+    """Delivers webhooks over HTTP; aiohttp asks it what a name leads to."""
 
     def __init__(self, allowed: AllowedTargets, clock: Clock) -> None:
         self._allowed, self._clock = allowed, clock
@@ -59,27 +60,36 @@ class HttpWebhookClient:
             return self._allowed.refusal(target, None)
         try:
             async with asyncio.timeout(_LOOKUP_S):
-                found = await self.addresses(target.host, target.port)
+                found = await self.resolve(target.host, target.port)
         except (OSError, TimeoutError):
             return None  # it may be there later
-        refusals = [self._allowed.refusal(target, ip_address(one[4][0])) for one in found]
+        refusals = [self._allowed.refusal(target, ip_address(one["host"])) for one in found]
         return refusals[0] if refusals and all(refusals) else None
 
-    async def addresses(self, host: str, port: int) -> list[tuple[Any, ...]]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
         """What the name leads to now. Raises OSError."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, self._lookup, host, port)
+            infos = await loop.run_in_executor(self._threads, self._lookup, host, port)
         except UnicodeError:  # an empty or over-long label
             raise OSError(f"{host} is no host name") from None
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address[0],
+                port=address[1],
+                family=found,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for found, _, protocol, _, address in infos
+        ]
 
     async def post(self, delivery: Delivery, signature: str, webhook_id: str, at_s: int) -> Try:
         """Try once; whatever goes wrong is in the answer."""
-        begun, begun_at = self._clock.now(), self._clock.monotonic()
-        status: int | None = None
-        retry_after_s: float | None = None
-        problem: str | None = None
-        is_final = False
+        begun_at, tried = self._clock.monotonic(), Try(delivery.tries, self._clock.now(), 0.0)
         looked_at: list[str | None] = []
         headers = {
             "Content-Type": "application/json",
@@ -89,21 +99,18 @@ class HttpWebhookClient:
             "webhook-signature": signature,
         }
         try:
-            status, retry_after_s = await self._send(delivery, headers, looked_at)
+            tried = await self._send(tried, delivery, headers, looked_at)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             is_final = bool(looked_at) and all(looked_at)
             problem = looked_at[0] if is_final else _describe(error)
-        else:
-            problem = _problem_of(status)
-            is_final = status == HTTPStatus.GONE
-        seconds = round(self._clock.monotonic() - begun_at, 3)
-        return Try(delivery.tries, begun, seconds, status, problem, retry_after_s, is_final)
+            tried = replace(tried, problem=problem, is_final=is_final)
+        return replace(tried, seconds=round(self._clock.monotonic() - begun_at, 3))
 
     async def _send(
-        self, delivery: Delivery, headers: dict[str, str], looked_at: list[str | None]
-    ) -> tuple[int, float | None]:
-        """Status, and ``Retry-After``. ``looked_at`` gets for each address that is tried why it may
-        not be reached; None: it may.
+        self, tried: Try, delivery: Delivery, headers: dict[str, str], looked_at: list[str | None]
+    ) -> Try:
+        """With what was answered. ``looked_at`` gets for each address that is tried why it may not
+        be reached; None: it may.
         """
 
         def reachable(info: tuple[Any, ...]) -> socket.socket:
@@ -116,7 +123,7 @@ class HttpWebhookClient:
             return socket.socket(family, kind, protocol)
 
         connector = aiohttp.TCPConnector(
-            resolver=_Resolver(self),
+            resolver=self,
             use_dns_cache=False,
             force_close=True,
             ssl=self._tls,
@@ -134,33 +141,13 @@ class HttpWebhookClient:
             ) as answer,
         ):
             await answer.content.read(_MOST_READ)
-            after = _seconds(answer.headers.get("Retry-After"), self._clock.now())
-            return answer.status, after
-
-
-class _Resolver(AbstractResolver):
-    """Names by the client's own threads."""
-
-    def __init__(self, client: HttpWebhookClient) -> None:
-        self._client = client
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address[0],
-                port=address[1],
-                family=found,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST,
+            return replace(
+                tried,
+                status=answer.status,
+                problem=_problem_of(answer.status),
+                retry_after_s=_seconds(answer.headers.get("Retry-After"), self._clock.now()),
+                is_final=answer.status == HTTPStatus.GONE,
             )
-            for found, _, protocol, _, address in await self._client.addresses(host, port)
-        ]
-
-    async def close(self) -> None:
-        pass
 
 
 def _problem_of(status: int) -> str | None:
