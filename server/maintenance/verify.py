@@ -16,7 +16,7 @@ from server.domain.jobs import ROW_BYTES, FileKind
 from server.maintenance.doctor import holder
 from server.maintenance.files import FileTrouble, readable, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
-from server.store import recount, stored_rows
+from server.store import stored_rows
 from server.store.data_folder import WrongDatabase, look
 from server.store.migrations import MIGRATIONS
 from server.store.retention import files_in_use
@@ -126,9 +126,9 @@ class Verification:
             which = "" if row is None else f" {row}"
             text = f"row{which} of {table} refers to a row of {parent} that is not there"
             self._add("database_damaged", "database", text)
-        for miscount in recount.miscounts(tx):
+        for miscount in stored_rows.miscounts(tx):
             if self.repair:
-                recount.mend(tx, miscount)
+                stored_rows.mend(tx, miscount)
             done = "counted again" if self.repair else ""
             self._add(miscount.counted.name, str(miscount.key), miscount.text, done)
         for file in chain(stored_rows.bundles(tx), stored_rows.results(tx, self.since)):
