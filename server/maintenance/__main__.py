@@ -15,9 +15,8 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from server.maintenance.backup import Manifest, back_up
+from server.maintenance.backup import BadBackup, Manifest, NotEmpty, back_up, restore
 from server.maintenance.doctor import examine, warnings
-from server.maintenance.restore import BadBackup, NotEmpty, restore
 from server.maintenance.verify import Verification, Verified
 from server.settings.load import check_tokens, read
 from server.settings.tables import ServerSettings

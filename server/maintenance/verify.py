@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import zipfile
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,22 +15,26 @@ from typing import Final, TypeAlias
 
 from server.domain.jobs import ROW_BYTES, FileKind
 from server.maintenance.doctor import holder
-from server.maintenance.files import FileTrouble, readable, trouble_of, unreadable
+from server.storage.contents import memory_file
 from server.storage.folder import stored_names, stored_path
-from server.store import stored_rows
+from server.store import bundles, stored_rows
 from server.store.data_folder import WrongDatabase, look
 from server.store.migrations import MIGRATIONS
 from server.store.retention import files_in_use
 from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros
 from shared.files import durable
+from shared.files.bundles.reader import BundleReader
 from shared.files.durable import FolderLock
+from shared.files.names import BundleError
 from shared.sql import Tx
 from shared.sqlite.database import lock_database
 from shared.sqlite.files import DatabaseUnavailable, check_version, connected, file_size
 
 MOST_NAMED: Final = 1_000
 """Findings that are kept; more are only counted."""
+FileTrouble: TypeAlias = tuple[str, str]
+"""What is wrong with a stored file: a word for programs, and a text."""
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with what is looked at, and how many of them were."""
 
@@ -206,6 +211,44 @@ def _no_zip(path: Path) -> FileTrouble | None:
         with zipfile.ZipFile(path):
             return None
     except OSError as problem:
-        return unreadable(problem)
+        return _unreadable(problem)
     except (zipfile.BadZipFile, ValueError) as problem:
         return "no_zip", f"it is no ZIP: {problem}"
+
+
+@contextmanager
+def readable(folder: Path, tx: Tx, file: StoredFile) -> Iterator[Path]:
+    """Where it can be read: its bytes in memory where they are a row, else below the folder."""
+    if (row := bundles.content(tx, file.name)) is None:
+        yield stored_path(folder, file.kind, file.name)
+    else:
+        with memory_file(row) as path:
+            yield path
+
+
+def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | None:
+    """Compare a stored file with its row; None: it is as it should be."""
+    try:
+        size = path.stat().st_size
+        if size != file.size:
+            return "wrong_size", f"it has {size} bytes, not {file.size}"
+        if not digests:
+            return None
+        if file.kind is FileKind.RESULT:
+            with path.open("rb") as content:
+                same = hashlib.file_digest(content, "sha256").hexdigest() == file.digest
+        else:
+            with BundleReader(path, max_files=1_000_000) as reader:
+                same = reader.summary().digest == file.digest
+    except FileNotFoundError:
+        return "missing_file", "it is not there"
+    except BundleError as problem:
+        return "damaged_bundle", f"it is no bundle: {problem}"
+    except OSError as problem:
+        return _unreadable(problem)
+    return None if same else ("wrong_digest", "its digest is not that of its row")
+
+
+def _unreadable(problem: OSError) -> FileTrouble:
+    """It may be whole all the same."""
+    return "unreadable_file", f"it cannot be read: {problem.strerror or problem}"

@@ -25,7 +25,7 @@ import structlog
 from server.domain.jobs import FileKind
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_names, stored_path
-from server.store import bundles, copies, identity, queue, retention, stored_rows
+from server.store import bundles, identity, queue, retention, stored_rows
 from server.store.identity import Identity
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
@@ -67,7 +67,7 @@ def lock_folder(table: ServerTable, stack: AsyncExitStack) -> None:
     stack.callback(FolderLock(table.data_dir).close)
 
 
-def read_record(folder: Path) -> copies.Marks | None:
+def read_record(folder: Path) -> identity.Marks | None:
     """Whose folder it is, and how far its database was at least; None: no server has written it.
 
     Raises:
@@ -76,7 +76,7 @@ def read_record(folder: Path) -> copies.Marks | None:
     """
     path = folder / RECORD
     try:
-        record = copies.Marks(**json.loads(path.read_bytes()))
+        record = identity.Marks(**json.loads(path.read_bytes()))
         return replace(record, former=tuple(record.former))
     except FileNotFoundError:
         return None
@@ -88,7 +88,7 @@ def read_record(folder: Path) -> copies.Marks | None:
         ) from problem
 
 
-def write_record(folder: Path, marks: copies.Marks) -> None:
+def write_record(folder: Path, marks: identity.Marks) -> None:
     """Write down where the database is; durable when it returns. Blocking. Raises OSError: the
     record is as it was.
     """
@@ -147,12 +147,12 @@ class RecordKeeper:
 
     def __init__(self, folder: Path, database: Database) -> None:
         self._folder, self._database = folder, database
-        self._written: copies.Marks | None = None
+        self._written: identity.Marks | None = None
 
     async def run_once(self) -> int:
         """Write it if the database has moved on."""
         with contextlib.suppress(OSError, DatabaseUnavailable):  # that is reported elsewhere
-            marks = await self._database.read(copies.marks)
+            marks = await self._database.read(identity.marks)
             if marks != self._written:
                 await asyncio.to_thread(write_record, self._folder, marks)
                 self._written = marks
@@ -177,7 +177,7 @@ def _tie(
         known = identity.begin(tx, clock.now(), secrets.token_bytes, above)
         queue.release_ahead(tx, clock.now())
     try:
-        write_record(table.data_dir, copies.marks(tx))
+        write_record(table.data_dir, identity.marks(tx))
     except OSError:
         if another:
             raise
@@ -189,7 +189,7 @@ def mismatch(tx: Tx, folder: Path) -> str:
     """What is wrong with the database for this folder, in words; empty: they belong together.
     Raises WrongDatabase, OSError: the record cannot be read.
     """
-    record, marks = read_record(folder), copies.marks(tx)
+    record, marks = read_record(folder), identity.marks(tx)
     if record is not None:
         if not marks.server and not marks.last_job:
             return "is empty"
@@ -232,17 +232,16 @@ def look(folder: Path, path: Path) -> WrongDatabase | None:
 def _become_another(
     connection: sqlite3.Connection,
     folder: Path,
-    record: copies.Marks | None,
+    record: identity.Marks | None,
     clock: Clock,
 ) -> None:
     """Go on as another server, with numbers that none of the two has given, and move aside what the
     database does not know.
     """
-    new, skip = secrets.token_hex(16), copies.LEAST_SKIPPED
-    copies.become_another(connection, new, skip, follow=True, beside=record)
+    identity.become_another(connection, identity.LEAST_SKIPPED, follow=True, beside=record)
     tx = Tx(connection)
     moved, to = move_aside(folder, clock, tx)
-    became = copies.marks(tx)
+    became = identity.marks(tx)
     log.warning(
         "server.became_another",
         server=became.server,
@@ -250,7 +249,7 @@ def _become_another(
         next_job=became.last_job + 1,
         files=moved,
         folder=str(to),
-        tokens=[token for token, _ in copies.live_tokens(tx, clock.now())],
+        tokens=[token for token, _ in identity.live_tokens(tx, clock.now())],
     )
 
 
@@ -272,7 +271,7 @@ def move_aside(folder: Path, clock: Clock, tx: Tx) -> tuple[int, Path]:
     return moved, to
 
 
-def _wrong(folder: Path, path: Path, record: copies.Marks | None, what: str) -> WrongDatabase:
+def _wrong(folder: Path, path: Path, record: identity.Marks | None, what: str) -> WrongDatabase:
     """What is there, what is missing, and what to do."""
     files = sum(len(page) for kind in FileKind for page in stored_names(folder, kind))
     of = "" if record is None else f" of server {record.server[:8]}"

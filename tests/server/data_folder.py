@@ -19,7 +19,7 @@ from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
 from server.maintenance.__main__ import program
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
-from server.store import copies
+from server.store import identity
 from server.store.data_folder import read_record
 from server.store.migrations import MIGRATIONS
 from shared.sql import Tx
@@ -87,9 +87,9 @@ class Folder:
         with closing(sqlite3.connect(self.database_path)) as database, database:
             database.executescript(text)
 
-    def marks(self) -> copies.Marks:
+    def marks(self) -> identity.Marks:
         with closing(sqlite3.connect(self.database_path)) as connection:
-            return copies.marks(Tx(connection))
+            return identity.marks(Tx(connection))
 
 
 @functools.cache
@@ -123,7 +123,7 @@ def call(*words: object, code: int = 0) -> str:
     return done.output
 
 
-def record_of(folder: Path) -> copies.Marks:
+def record_of(folder: Path) -> identity.Marks:
     """What the folder says of its server."""
     found = read_record(folder)
     assert found is not None

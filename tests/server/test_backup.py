@@ -17,7 +17,7 @@ import pytest
 from server.domain.jobs import FileKind
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_path
-from server.store import copies
+from server.store import identity
 from server.store.data_folder import UNKNOWN, WrongDatabase, open_data, write_record
 from server.store.migrations import MIGRATIONS
 from shared.clock import RealClock
@@ -119,7 +119,7 @@ def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_
     new = tmp_path / "new"
     left = tmp_path / "left"  # of a lost server: it is no obstacle, and its numbers count
     (left / UNKNOWN).mkdir(parents=True)
-    write_record(left, copies.Marks("gone", 5_000_000, 9, 3))
+    write_record(left, identity.Marks("gone", 5_000_000, 9, 3))
     (left / "clock.json").write_text("{}")
     next_id = json.loads(restore(folder, "--json", to="left"))["next_id"]
     assert next_id > 6_000_000  # more where a second has passed
@@ -197,8 +197,9 @@ def test_what_is_removed_meanwhile_is_left_out(folder, tmp_path, monkeypatch):
         stored_path(folder.path, FileKind.RESULT, result).unlink()
         stored_path(folder.path, FileKind.BUNDLE, kept).unlink()
 
-    monkeypatch.setattr("server.maintenance.backup.copy_database", copy)
-    made = json.loads(backup(folder, "--json"))
+    with monkeypatch.context() as patch:
+        patch.setattr("server.maintenance.backup.copy_database", copy)
+        made = json.loads(backup(folder, "--json"))
     assert (made["jobs"], made["incomplete"]) == (2, [])
     found = tmp_path / "copy" / "ferryman.sqlite"
     assert rows(found, "SELECT id FROM jobs ORDER BY id") == [(2,), (3,)]
@@ -269,8 +270,8 @@ def test_a_restore_that_is_killed_before_its_end_leaves_no_folder_to_start_with(
         raise SimulatedCrash
 
     with monkeypatch.context() as patched:
-        patched.setattr("server.maintenance.restore.write_record", killed)
-        patched.setattr("server.maintenance.restore.shutil.rmtree", lambda *_, **__: None)
+        patched.setattr("server.maintenance.backup.write_record", killed)
+        patched.setattr("server.maintenance.backup.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(SimulatedCrash):
             restore(folder)
 

@@ -7,7 +7,7 @@ from server.domain.choose import Candidate
 from server.domain.errors import BadField
 from server.domain.jobs import Hold, Job, Move
 from server.domain.service import Service
-from server.store import copies
+from server.maintenance import backup
 from shared.wire import JobState, Reason
 from tests.kit.store import Store, claim, service
 
@@ -116,7 +116,7 @@ async def test_a_cleaned_job_has_completed_all_the_same(jobs: Store) -> None:
 async def test_what_waits_for_a_job_that_a_backup_left_out_fails(jobs: Store, tmp_path) -> None:
     first = await jobs.upload()
     second = await jobs.upload(after=(first.id,))
-    await jobs.database.run(lambda connection: copies.leave_out(connection, [first.id]))
+    await jobs.database.run(lambda connection: backup.leave_out(connection, [first.id]))
     assert [job.id for job in await fail_broken(jobs)] == [second.id]
     assert (await jobs.get(second.id)).message == "job 1, which it waits for, was deleted"
 
