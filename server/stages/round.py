@@ -15,8 +15,8 @@ from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get, Settled
 from server.stages.stage import Core, Stage
-from server.store import claims, queue, totals
-from server.store.claims import Claimed, Offer
+from server.store import queue, totals
+from server.store.queue import Claimed, Offer
 from shared.clock import SECOND, Micros
 from shared.units.durations import say_duration
 from shared.wire import JobState, Reason
@@ -76,7 +76,7 @@ class Round(Stage):
         settling = [self._get.settle(one) for one in reports]
         if claims_some:  # behind the ends, whose slots are free by then
             claiming = self._database.write(
-                claims.claim,
+                queue.claim,
                 offers,
                 _MAX_CLAIMED,
                 self._clock.now(),

@@ -12,8 +12,8 @@ from server.domain.choose import Recent
 from server.domain.retry import RetryPolicy
 from server.domain.service import Service
 from server.stages import round
-from server.store import claims
-from server.store.claims import Claimed
+from server.store import queue
+from server.store.queue import Claimed
 from shared.clock import say_time, utc
 from shared.sql import Tx
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
@@ -214,16 +214,16 @@ async def test_what_comes_while_jobs_are_claimed_is_not_forgotten(world: World) 
     world.bulk = True
     await world.start()
     job_ids = [await world.upload("ann", "patient") for _ in range(3)]
-    claim = claims.claim
+    claim = queue.claim
 
     def and_another(tx: Tx, *how: Any) -> Claimed:
         claimed = claim(tx, *how)
         world.wakeups.send()  # for a job that was queued, or cancelled, behind it in its commit
         return claimed
 
-    with mock.patch.object(claims, "claim", and_another):
+    with mock.patch.object(queue, "claim", and_another):
         await world.send.run_once()
-    with mock.patch.object(claims, "claim", wraps=claim) as claimed:
+    with mock.patch.object(queue, "claim", wraps=claim) as claimed:
         world.send.claims = True
         await world.send.follow()
         claimed.assert_called_once()

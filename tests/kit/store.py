@@ -21,7 +21,6 @@ from server.store import (
     attempts,
     batches,
     bundles,
-    claims,
     dependencies,
     events,
     pages,
@@ -132,7 +131,7 @@ class Jobs:
         ended: Mapping[AttemptKey, str] = MappingProxyType({}),
     ) -> list[Job]:
         given = (service, candidates, most, at, ended, self.services)
-        return await self.database.write(claims.claim_fairly, *given)
+        return await self.database.write(queue.claim_fairly, *given)
 
     async def request_cancel(self, job_id: int, at: int, by: str = "") -> Job:
         stage = Stage(core(database=self.database))

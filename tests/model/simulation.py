@@ -37,10 +37,10 @@ from server.storage import contents, folder, scratch
 from server.storage.contents import Contents
 from server.storage.scratch import ScratchFile
 from server.store import bundles
-from server.store.claims import Offer
 from server.store.identity import new_start
 from server.store.migrations import MIGRATIONS
 from server.store.pages import Filter
+from server.store.queue import Offer
 from shared.clock import wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL

@@ -18,8 +18,8 @@ from server.stages import merged_results
 from server.storage.contents import Contents
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
-from server.store import bundles, claims
-from server.store.claims import Offer
+from server.store import bundles, queue
+from server.store.queue import Offer
 from shared.ids import AttemptKey
 from shared.wire import JobState
 from tests.kit.store import Store, clean, end, new, result, service
@@ -50,7 +50,7 @@ async def test_a_claim_brings_small_bundles_along(jobs: Store) -> None:
     same = [await jobs.upload(bundle=replace(SMALL, file=name)) for name in "ab"]
     large = await jobs.upload(bundle=Bundle("c", ROW_BYTES + 1, "e"))
     offer = Offer(service(), [Candidate("node", 9)])
-    claimed = await jobs.database.write(claims.claim, [offer], 9, 20, {}, {})
+    claimed = await jobs.database.write(queue.claim, [offer], 9, 20, {}, {})
     found = {job.id: job.bundle.content for job in claimed.jobs if job.bundle}
     assert found == {same[0].id: b"first", same[1].id: b"first", large.id: None}
 
