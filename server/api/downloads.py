@@ -27,7 +27,7 @@ from server.http.requested_job import requested_job, wait_for_job
 from server.http.results import cleaned, send_batch, send_result
 from server.http.route import JOB, Route, json_answer
 from server.storage.scratch import ScratchFile
-from server.store import attempts, batches, jobs
+from server.store import batches, jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
@@ -113,7 +113,7 @@ async def _of_attempt(
 ) -> web.StreamResponse:
     """What an attempt left, also one that failed or was cancelled."""
     number = int_param(request, "attempt", 1, 1, MAX_ATTEMPT)
-    attempt = await context.database.read(attempts.get, AttemptKey(job.id, number))
+    attempt = await context.database.read(jobs.attempt, AttemptKey(job.id, number))
     if attempt.result is None:
         raise nothing_left(job, attempt)
     return await send_result(

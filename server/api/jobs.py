@@ -27,7 +27,7 @@ from server.http.params import (
 from server.http.requested_job import wait_for_job
 from server.http.route import JOB, Route, json_answer, tag_of
 from server.stages.read import job_of_key, read_list
-from server.store import attempts, events, jobs, pages
+from server.store import events, jobs, pages
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
@@ -42,7 +42,7 @@ async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) ->
     """The document of a single job."""
     queue = (await context.waiting([job])).get(job.id)
     moves = await context.database.read(events.moves, job.id, _MOST)
-    newest = await context.database.read_list(attempts.newest, job.id, _MOST)
+    newest = await context.database.read_list(jobs.attempts, job.id, _MOST)
     more: dict[str, Any] = {
         "history": history(moves, context.clock.now()),
         "attempts": [

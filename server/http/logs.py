@@ -25,7 +25,7 @@ from server.http.context import Context
 from server.http.event_stream import KEEPALIVE_S
 from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result
-from server.store import attempts, jobs
+from server.store import jobs
 from shared.clock import wait_for
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_content, read_range
 from shared.files.archives.zip_index import ZipIndex
@@ -416,8 +416,8 @@ def log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
 async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
     """The attempt, or the latest one; None: there is none yet. Raises NoSuchAttempt."""
     if number is not None:
-        return await context.database.read(attempts.get, AttemptKey(job.id, number))
-    latest = await context.database.read_list(attempts.newest, job.id, 1)
+        return await context.database.read(jobs.attempt, AttemptKey(job.id, number))
+    latest = await context.database.read_list(jobs.attempts, job.id, 1)
     return latest[0] if latest else None
 
 

@@ -19,7 +19,7 @@ from server.stages.merged_results import (
     given_bundle,
     merged_results,
 )
-from server.store import attempts, batches, bundles, jobs
+from server.store import batches, bundles, jobs
 from shared.files.archives.merge import Source, merged
 from shared.files.names import BundleError
 from shared.http.file_response import requested_part, send_chunks, send_file, zip_headers
@@ -96,7 +96,7 @@ async def _send_made(
 ) -> web.StreamResponse:
     """Made while it is sent. Raises UnusableResult."""
     stored, etag = part.result, part.etag
-    known = await context.database.read(attempts.joined_sha256, key, stored)
+    known = await context.database.read(jobs.joined_sha256, key, stored)
     headers = zip_headers(name, known, etag)
     async with merged_results(
         context.contents, context.scratch, [part], run=context.reads.run
@@ -112,7 +112,7 @@ async def _send_made(
 
         response = await send_chunks(request, wanted, headers, chunks)
     if digest is not None:
-        await context.database.write(attempts.keep_joined, key, stored, digest.hexdigest())
+        await context.database.write(jobs.keep_joined, key, stored, digest.hexdigest())
     return response
 
 
@@ -168,7 +168,7 @@ async def _send(
 async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:
     """Why a file that a row referred to is not there."""
     now = await context.database.read(jobs.get, job.id)  # removed since the row was read?
-    if (await context.database.read(attempts.get, AttemptKey(job.id, attempt))).result is None:
+    if (await context.database.read(jobs.attempt, AttemptKey(job.id, attempt))).result is None:
         return cleaned(now)
     return Refusal(
         HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -35,7 +35,7 @@ from server.stages.results import (
     not_stored,
 )
 from server.stages.stage import AgentTasks, Core, Stage
-from server.store import attempts, jobs
+from server.store import jobs
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.units.durations import say_duration
@@ -196,7 +196,7 @@ class Get(Stage):
                     jobs.move(tx, self._lost(job, what))
         elif job is not None:
             with suppress(NoSuchAttempt):
-                attempt = attempts.get(tx, key)
+                attempt = jobs.attempt(tx, key)
                 believed = outcome.is_of(job, payload, agent.name, agent.agent_id, attempt)
         if job is None or not believed or job.key != key or not outcome.expects(job, payload):
             of = job if believed else None
@@ -240,7 +240,7 @@ class Get(Stage):
             if payload.result is not None:
                 if result is None:
                     return Settled("fetch", payload, job, expected=False)
-                if attempts.attach_result(tx, report.key, result):
+                if jobs.attach_result(tx, report.key, result):
                     return Settled("acknowledge", payload, job, expected=False)
         if job is None or job.state not in states.ENDED:
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"

@@ -17,7 +17,7 @@ from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.jobs import Job
 from server.stages.get import Get
 from server.stages.stage import AgentTasks, Core, Stage
-from server.store import attempts, jobs, totals
+from server.store import jobs, totals
 from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -107,6 +107,6 @@ class Poll(Stage):
     async def _is_overdue(self, job: Job) -> bool:
         if not job.timeout_s:
             return False
-        started_at = (await self._database.read(attempts.get, job.key)).started_at
+        started_at = (await self._database.read(jobs.attempt, job.key)).started_at
         limit = (job.timeout_s + TIMEOUT_GRACE_S) * SECOND
         return started_at is not None and self._clock.now() - started_at >= limit

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from server.domain import ending, states
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
-from server.store import bundles, children, jobs, records
+from server.store import bundles, jobs, records
 from server.store.queue import DEFERRED
 from server.store.statements import changed, insert, queued, reader
 from shared.clock import Micros
@@ -220,7 +220,7 @@ def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
 
 def end(tx: Tx, move: Move, seen: Batch) -> Job | None:
     """Make a move of a parent, if the counters are as ``seen``."""
-    values = {name: getattr(seen, name) for name in ("made", *children.COUNTED.values())}
+    values = {name: getattr(seen, name) for name in ("made", *jobs.COUNTED.values())}
     same = " AND ".join(f"{name} = :{name}" for name in values)
     unchanged = tx.rows(
         f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from server.domain.jobs import FileKind
 from server.domain.live import NewEvent
 from server.store import bundles as store_bundles
-from server.store import children, jobs
+from server.store import jobs
 from server.store.events import append, values_of
 from shared.clock import Micros
 from shared.sql import Tx
@@ -189,7 +189,7 @@ COUNTED: Final = (
             """,  # noqa: S608 - no user input
             (f"UPDATE batches SET {column} = :value WHERE parent_id = :key",),  # noqa: S608
         )
-        for state, column in children.COUNTED.items()
+        for state, column in jobs.COUNTED.items()
     ),
     Counted(
         "tags",

@@ -18,7 +18,6 @@ from server.stages.stage import Core, Stage
 from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage
 from server.store import (
-    attempts,
     batches,
     bundles,
     dependencies,
@@ -59,8 +58,8 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "latest_events": events.latest,
     "all_events": events.page,
     "moves": events.moves,
-    "attempts": lambda tx, job, most=10**9: attempts.newest(tx, job, most),
-    "attempt": attempts.get,
+    "attempts": lambda tx, job, most=10**9: store_jobs.attempts(tx, job, most),
+    "attempt": store_jobs.attempt,
     "users": users.named,
     "waiting_users": users.waiting,
     "stored_of": users.stored,
@@ -86,7 +85,7 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "record_live": events.record_live,
-    "attach_result": attempts.attach_result,
+    "attach_result": store_jobs.attach_result,
     "insert": requests.insert_job,
     "begin_batch": batches.begin,
     "end_batch": batches.end,

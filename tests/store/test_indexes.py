@@ -13,7 +13,6 @@ from server.store import (
     audit,
     batches,
     bundles,
-    children,
     requests,
     retention,
     schedules,
@@ -21,6 +20,7 @@ from server.store import (
     users,
     webhooks,
 )
+from server.store import jobs as store_jobs
 from server.store.audit import AuditFilter
 from server.store.migrations import MIGRATIONS
 from server.store.pages import Filter
@@ -59,7 +59,7 @@ USES: dict[str, Call] = {
     "jobs_by_deadline": SWEEPS["overdue"],
     "jobs_deferred": SWEEPS["due_batches"],
     "jobs_waiting": SWEEPS["broken_dependencies"],
-    "jobs_held_back": writes(children.release_child, 1, 1),
+    "jobs_held_back": writes(store_jobs._release_child, 1, 1),
     "jobs_open_of_schedule": lambda jobs: jobs.database.rows(schedules._OPEN, {"id": 1}),
     # A batch's children, and what a user's jobs take.
     "batches_with_rest": writes(retention.expire_children, 1),

@@ -20,7 +20,7 @@ from server.http.files import MAX_FILES, list_running, modified_at, requested_at
 from server.http.logs import FILES, live_agent
 from server.http.problems import Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
-from server.store import attempts
+from server.store import jobs
 from server.web.job.content import spelled, visible
 from server.web.job.frame import JobFrame, frame_page, job_frame
 from server.web.site import PageRoute, Site
@@ -261,7 +261,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         if refusal.code not in _SAID:
             raise
         refused = refusal.message
-    newest = await context.database.read_list(attempts.newest, frame.record.id, _MOST_ATTEMPTS)
+    newest = await context.database.read_list(jobs.attempts, frame.record.id, _MOST_ATTEMPTS)
     chosen = {"attempt": query["attempt"]} if "attempt" in query else {}
     here = {"folder": folder_of(prefix), "name": name}
     return frame_page(

@@ -31,7 +31,7 @@ from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job
 from server.http.route import JOB_PAGE, LINK_PARAMETER
-from server.store import attempts
+from server.store import jobs
 from server.web.job.frame import frame_page, job_frame
 from server.web.job.lines import PLAIN, Lines, Style
 from server.web.job.window import (
@@ -253,7 +253,7 @@ async def _numbers(site: Site, job: Job, number: int | None) -> list[int]:
         return []
     found = [
         one.number
-        for one in await site.context.database.read_list(attempts.newest, job.id, _ATTEMPTS)
+        for one in await site.context.database.read_list(jobs.attempts, job.id, _ATTEMPTS)
     ]
     return found if number in found else [*found, number]
 

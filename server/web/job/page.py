@@ -28,7 +28,7 @@ from server.http.permits import LinkBody, address, made_link
 from server.http.problems import BACK, Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.stages.bulk import BulkAction
-from server.store import attempts, batches, events
+from server.store import batches, events, jobs
 from server.web.job.content import visible
 from server.web.job.files import FolderPage, folder_of, folder_page, quoted
 from server.web.job.frame import JobFrame, frame_page, job_frame
@@ -90,7 +90,7 @@ async def overview(
     """The page; also with what came of a form that stands on it."""
     context, job = site.context, frame.record
     moves = history(await context.database.read(events.moves, job.id, _MOVES), context.clock.now())
-    newest = await context.database.read_list(attempts.newest, job.id, _ATTEMPTS + 1)
+    newest = await context.database.read_list(jobs.attempts, job.id, _ATTEMPTS + 1)
     latest = newest[-1] if newest else None
     own = latest is not None and latest.number == job.attempt
     logs = (latest.stdout_bytes, latest.stderr_bytes) if latest and own else (None, None)
