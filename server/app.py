@@ -38,8 +38,8 @@ from server.stages.tokens import USES_EVERY_S
 from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
+from server.store.changes import Listener as StoreListener
 from server.store.data_folder import lock_folder, open_data
-from server.store.statements import Listener as StoreListener
 from server.web import routes as pages
 from server.web.site import (
     CsrfTokens,

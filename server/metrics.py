@@ -19,7 +19,7 @@ from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.health import Disk
 from server.http.context import Context
 from server.loops import Loop
-from server.store import agents, queue, totals, webhooks
+from server.store import agents, changes, queue, webhooks
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
 from shared.sqlite.files import DatabaseUnavailable
@@ -59,7 +59,7 @@ class ServerMetrics(ProgramMetrics):
 
     async def _of_store(self, services: Mapping[str, Service]) -> list[Metric]:
         """What is counted in memory, and what is first in an index."""
-        counted = await totals.now(self._database)
+        counted = await changes.totals_of(self._database)
         waiting = dict(counted.services)
         since = await self._database.read_list(queue.waits_since, waiting)
         webhook, now = await self._database.read_list(webhooks.oldest), self._of.clock.now()

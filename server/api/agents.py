@@ -15,7 +15,7 @@ from server.http.documents import shown
 from server.http.params import MAX_MESSAGE, JsonBody, flag, flag_param, message_of, read_body
 from server.http.route import AGENT, Body, Route
 from server.stages.agents import DRAINED, LOST, RETIRED
-from server.store import agents, totals
+from server.store import agents, changes
 from shared import wire
 from shared.http.request_log import TARGET
 from shared.units.durations import say_duration
@@ -66,7 +66,7 @@ async def document(context: Context, record: AgentRecord) -> AgentDoc:
 
 async def documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
     """Some agents, and what each does now."""
-    counted = await totals.now(context.database)
+    counted = await changes.totals_of(context.database)
     return [
         _document(context, one, counted.agents[one.name], counted.running[one.name])
         for one in records

@@ -24,7 +24,7 @@ from server.http.context import Context
 from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
-from server.store import queue, statistics, totals, users
+from server.store import changes, queue, statistics, users
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -51,7 +51,7 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         for_operators: with what is none of the user's business.
     """
     now, allowed = context.clock.now(), context.settings.allowances.of(user)
-    counted = await totals.now(context.database)
+    counted = await changes.totals_of(context.database)
     unmade = await context.database.read(queue.unmade, user)
     services: list[dict[str, Any]] = []
     for service in context.services.values():
@@ -224,7 +224,7 @@ async def status_of(context: Context) -> StatusDoc:
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
         agents = await listed_agents(context, every=False)
-        counted = await totals.now(context.database)
+        counted = await changes.totals_of(context.database)
         queued = sum(counted.services.values())
         day_jobs, day_bytes = await context.statistics.last_day()
         in_work = sum(counted.agents.values())

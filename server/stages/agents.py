@@ -16,7 +16,7 @@ from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import Conflict, NotFound
 from server.stages.stage import Core, Stage
-from server.store import agents, jobs, totals
+from server.store import agents, changes, jobs
 from shared.clock import SECOND, Micros
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
@@ -149,7 +149,7 @@ class Agents(Stage):
             agents.set_state, record.id, AgentState.RETIRED, message, idle=True
         )
         if retired is None:
-            held = (await totals.now(self._database)).agents[record.name]
+            held = (await changes.totals_of(self._database)).agents[record.name]
             raise Conflict(
                 "agent_has_jobs",
                 f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "

@@ -18,7 +18,7 @@ from server.domain.jobs import FileKind, Job
 from server.stages.by_hand import Delete
 from server.stages.stage import Core, Stage
 from server.storage.scratch import Scratch
-from server.store import requests, retention, totals
+from server.store import changes, requests, retention
 from shared.clock import SECOND, Micros
 from shared.sql import Tx
 from shared.sqlite.database import Database
@@ -165,5 +165,5 @@ def _tidy(tx: Tx, now: Micros) -> bool:
 async def recover(database: Database, scratch: Scratch) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await asyncio.to_thread(scratch.clear)
-    taken_up = sum((await totals.now(database)).agents.values())
+    taken_up = sum((await changes.totals_of(database)).agents.values())
     log.info("server.recovered", jobs=taken_up, half_files=removed)

@@ -17,7 +17,7 @@ from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.jobs import Job
 from server.stages.get import Get
 from server.stages.stage import AgentTasks, Core, Stage
-from server.store import jobs, totals
+from server.store import changes, jobs
 from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -42,7 +42,7 @@ class Poll(Stage):
         were moved.
         """
         moved, polled = 0, set[AttemptKey]()
-        for name in set((await totals.now(self._database)).agents):
+        for name in set((await changes.totals_of(self._database)).agents):
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)

@@ -15,7 +15,7 @@ from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get, Settled
 from server.stages.stage import Core, Stage
-from server.store import queue, totals
+from server.store import changes, queue
 from server.store.queue import Claimed, Offer
 from shared.clock import SECOND, Micros
 from shared.units.durations import say_duration
@@ -65,7 +65,7 @@ class Round(Stage):
         """Follow what is reported, and claim where there may be a slot for a job."""
         if self._next_due is not None and self._next_due <= self._clock.now():
             self._next_due, self._calls_seen = None, -1
-        queued = set((await totals.now(self._database)).services)
+        queued = set((await changes.totals_of(self._database)).services)
         reports = self._get.inbox.take(_MAX_FOLLOWED)  # from here on nothing fails but for them
         slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
         calls = self._wakeups.calls
@@ -124,7 +124,7 @@ class Round(Stage):
     # -- what has waited for too long
 
     async def _look(self, now: float) -> int:
-        queued = set((await totals.now(self._database)).services)
+        queued = set((await changes.totals_of(self._database)).services)
         missing = [name for name in queued if name not in self._services]
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:

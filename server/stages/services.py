@@ -18,7 +18,7 @@ from server.domain.errors import BadField, Conflict, NoSuchService
 from server.domain.service import SERVICE_NAME, Service, ServiceRecord
 from server.settings.load import LiveSettings, of_record
 from server.stages.wakeups import JobWakeups
-from server.store import services, totals
+from server.store import changes, services
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 from shared.sqlite.database import Database
@@ -96,7 +96,7 @@ class Services(Mapping[str, Service]):
 
     async def gone(self) -> list[JobsLeft]:
         """The jobs that have not ended of services that are in no settings any more."""
-        counted = await totals.now(self._database)
+        counted = await changes.totals_of(self._database)
         queued, users = dict(counted.services), dict(counted.users)
         in_work = {name: sum(dict(of).values()) for name, of in users.items()}
         return [

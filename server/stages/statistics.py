@@ -11,7 +11,7 @@ from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Core, Stage
-from server.store import statistics, totals, users
+from server.store import changes, statistics, users
 from shared.clock import SECOND, Micros
 from shared.wire import JobState
 
@@ -86,7 +86,7 @@ class Statistics(Stage):
 
     async def _gauges(self) -> Mapping[str, Counter[str]]:
         found: defaultdict[str, Counter[str]] = defaultdict(Counter, {ALL: Counter(samples=1)})
-        counted = await totals.now(self._database)
+        counted = await changes.totals_of(self._database)
         for service, jobs in dict(counted.services).items():
             for name in (ALL, service):
                 found[name]["queued"] += jobs

@@ -13,7 +13,7 @@ from server.domain.service import Service
 from server.stages.results import Results
 from server.stages.stage import Core, Stage
 from server.stages.statistics import Statistics
-from server.store import batches, dependencies, queue, totals
+from server.store import batches, changes, dependencies, queue
 from shared.clock import Micros, say_time, utc
 from shared.wire import JobState, QueueInfo, WaitReason
 
@@ -55,7 +55,7 @@ class Waiting(Stage):
         if not waiting:
             return {}
         database, now = self._database, self._clock.now()
-        held = _Held(await totals.now(database), self._fleet)
+        held = _Held(await changes.totals_of(database), self._fleet)
         parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
         counted_of = await database.read(
             batches.several, [one for one in parents if one is not None]
@@ -155,7 +155,7 @@ def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
 class _Held:
     """The slots that are held now, and what agents have no room for because of them."""
 
-    def __init__(self, held: totals.Totals, fleet: Registry) -> None:
+    def __init__(self, held: changes.Totals, fleet: Registry) -> None:
         self._held, self._fleet = held, fleet
         self._no_agent: dict[str, str] = {}
         self._all_busy: dict[str, str] = {}

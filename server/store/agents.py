@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Final
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact, id_by_name
-from server.store.statements import HELD, TOTALS, insert, reader
+from server.store.changes import HELD, TOTALS
+from server.store.records import insert, reader
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import AgentState

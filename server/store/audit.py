@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.store.statements import insert, reader
+from server.store.records import insert, reader
 from shared.clock import Micros
 from shared.principals import Role
 from shared.sql import Tx

@@ -10,8 +10,9 @@ from server.domain import ending, states
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
 from server.store import bundles, jobs, records
+from server.store.changes import changed, queued
 from server.store.queue import DEFERRED
-from server.store.statements import changed, insert, queued, reader
+from server.store.records import insert, reader
 from shared.clock import Micros
 from shared.sql import AMONG, Tx, among
 from shared.wire import JobState, Reason

@@ -17,7 +17,7 @@ from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, invalid
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
-from server.store.statements import insert
+from server.store.records import insert
 from shared.sql import AMONG, Tx, among
 from shared.wire import JobState
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, NewEvent, Report
-from server.store import records, statements
+from server.store import changes, records
 from server.store.pages import Filter
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -193,5 +193,5 @@ def record_live(tx: Tx, reports: Sequence[Report]) -> set[AttemptKey]:
             append(tx, [values_of(*of, progress)])
             noted.add(report.key.job_id)
     for job_id in noted:
-        statements.noted(tx, job_id)
+        changes.noted(tx, job_id)
     return running

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.store import tokens
-from server.store.statements import insert
+from server.store.records import insert
 from shared.clock import SECOND, Micros
 from shared.ids import Start
 from shared.sql import Tx

@@ -12,7 +12,7 @@ from server.domain import states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.jobs import Attempt, Hold, Job, Move, Result, Step
 from server.domain.live import NewEvent
-from server.store import bundles, dependencies, events, records, statements, webhooks
+from server.store import bundles, changes, dependencies, events, records, webhooks
 from server.store.statistics import count_result
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -125,7 +125,7 @@ def move(tx: Tx, move: Move) -> Job | None:
         before = step.to
     events.append(tx, written)
     webhooks.announce(tx, job, move)
-    statements.moved(tx, move, job)
+    changes.moved(tx, move, job)
     return job
 
 
@@ -266,7 +266,7 @@ def in_states(tx: Tx, states: Iterable[JobState], agent: str | None = None) -> l
     return records.jobs(
         tx,
         # The first condition is the partial index's own, or it is not used.
-        f"SELECT * FROM jobs WHERE {statements.HELD} AND state IN ({words}) {of_agent} ORDER BY id",  # noqa: S608 - no user input
+        f"SELECT * FROM jobs WHERE {changes.HELD} AND state IN ({words}) {of_agent} ORDER BY id",  # noqa: S608 - no user input
         {"agent": agent},
     )
 
@@ -309,7 +309,7 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
     )
     job = records.job(tx.rows("SELECT * FROM jobs WHERE id = :job_id", values)[0])
     count_result(tx, job, added[0]["ended_at"], result.size)
-    statements.changed(tx, job)
+    changes.changed(tx, job)
     return True
 
 

@@ -13,8 +13,8 @@ from server.domain import choose
 from server.domain.choose import Candidate, Waiting
 from server.domain.jobs import ROW_BYTES, Job, Move
 from server.domain.service import Service
-from server.store import bundles, jobs, records, totals
-from server.store.statements import HELD, WAITS_SINCE
+from server.store import bundles, changes, jobs, records
+from server.store.changes import HELD, WAITS_SINCE
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import AMONG, Row, Tx, among
@@ -43,7 +43,7 @@ def count_queued(tx: Tx, service: str, user_id: str) -> int:
     """Jobs of the user that wait, delayed ones too, and children that are still to be made; in a
     transaction that writes.
     """
-    return totals.all_of(tx).queued[service, user_id] + unmade(tx, user_id)[service]
+    return changes.all_of(tx).queued[service, user_id] + unmade(tx, user_id)[service]
 
 
 def unmade(tx: Tx, user_id: str) -> Counter[str]:
@@ -300,7 +300,7 @@ def _held(
     """Jobs of each user of the service; of each candidate the slots that jobs need, and the jobs of
     the service.
     """
-    taken, over = totals.all_of(tx), totals.Totals()
+    taken, over = changes.all_of(tx), changes.Totals()
     for key, agent in ended.items():
         holder = taken.holders.get(key.job_id)
         if holder is not None and (holder.attempt, holder.agent) == (key.attempt, agent):

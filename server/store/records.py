@@ -1,22 +1,60 @@
-"""Rows to domain objects and back."""
+"""Rows to records and back, those of jobs and attempts among them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry import RetryPolicy
-from server.store.statements import reader
 from shared.sql import AMONG, Params, Row, Tx, among
 from shared.wire import JobState, Limits, Progress, Reason, Usage
+
+Record = TypeVar("Record")
+
+
+def reader(
+    kind: Callable[..., Record],
+    read: Mapping[str, Callable[[Any], Any]],
+    beside: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({}),
+) -> Callable[[Row], Record]:
+    """What makes a record of a row.
+
+    Args:
+        read: field -> what the column's value means, where that is not NULL.
+        beside: field that has no column of its name -> what makes it of the row.
+    """
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [one.name for one in fields if one.name not in beside]
+    values_of, meanings = itemgetter(*names), [(name, read[name]) for name in names if name in read]
+
+    def record(row: Row) -> Record:
+        # Asked for one name, SQLite's row compares it with the names of all columns before.
+        named = dict(zip(row.keys(), row, strict=True))
+        values = dict(zip(names, values_of(named), strict=True))
+        for name, means in meanings:
+            if values[name] is not None:
+                values[name] = means(values[name])
+        for name, make in beside.items():
+            values[name] = make(named)
+        return kind(**values)
+
+    return record
+
+
+def insert(tx: Tx, table: str, values: Mapping[str, Any], more: str = "") -> Sequence[Row]:
+    """Add a row; ``more`` stands behind the values."""
+    names, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+    return tx.rows(f"INSERT INTO {table} ({names}) VALUES ({marks}) {more}", values)  # noqa: S608
+
 
 # Few texts recur in most rows: each is parsed once.
 _parsed: Final = lru_cache(maxsize=256)

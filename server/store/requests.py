@@ -15,9 +15,10 @@ from server.domain.live import NewEvent
 from server.domain.permits import TicketUsed
 from server.domain.upload_fields import with_tags
 from server.store import bundles, dependencies, jobs, records, users
+from server.store.changes import changed, queued
 from server.store.events import append, values_of
 from server.store.queue import count_queued
-from server.store.statements import changed, insert, queued
+from server.store.records import insert
 from server.store.tokens import use_ticket
 from shared.clock import Micros
 from shared.sql import Row, Tx

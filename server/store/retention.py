@@ -10,8 +10,8 @@ from server.domain.errors import ChildOfBatch, Conflict, StillNeeded
 from server.domain.jobs import FileKind, Job, Move
 from server.store import jobs, records
 from server.store.bundles import release_files
+from server.store.changes import changed
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
-from server.store.statements import changed
 from shared.clock import SECOND, Micros
 from shared.sql import AMONG, Tx, among
 

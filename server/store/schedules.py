@@ -11,9 +11,9 @@ from server.domain.errors import BundleGone, Conflict, FerrymanError
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.schedules import Schedule
 from server.store import bundles, records, users
+from server.store.records import insert as insert_row
+from server.store.records import reader
 from server.store.requests import check_quota, insert_job
-from server.store.statements import insert as insert_row
-from server.store.statements import reader
 from shared.clock import Micros
 from shared.sql import Tx
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 from server.domain.access import Visible
 from server.domain.service import ServiceRecord
 from server.store import pages
-from server.store.statements import HELD, WAITS_SINCE, reader
+from server.store.changes import HELD, WAITS_SINCE
+from server.store.records import reader
 from shared.clock import Micros, utc
 from shared.sql import Tx
 from shared.wire import JobState

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from server.domain.permits import Login, Ticket
 from server.domain.tokens import TokenRecord
-from server.store.statements import insert as insert_row
-from server.store.statements import reader
+from server.store.records import insert as insert_row
+from server.store.records import reader
 from shared.clock import Micros
 from shared.principals import Role, Scope
 from shared.sql import Tx

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from server.domain.jobs import Job, Move
 from server.domain.webhooks import Delivery, Try, announced
 from server.store import identity
-from server.store.statements import insert, reader
+from server.store.records import insert, reader
 from shared.clock import Micros
 from shared.sql import Row, Tx
 

@@ -293,7 +293,7 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
 @pytest.mark.parametrize(
     ("what", "problem"),
     [
-        ("server.store.totals.all_of", DatabaseUnavailable(OperationalError("disk I/O error"))),
+        ("server.store.changes.all_of", DatabaseUnavailable(OperationalError("disk I/O error"))),
         ("server.store.jobs.move", RuntimeError("a defect")),
     ],
 )

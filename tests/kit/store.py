@@ -20,18 +20,18 @@ from server.storage.folder import Storage
 from server.store import (
     batches,
     bundles,
+    changes,
     dependencies,
     events,
     pages,
     queue,
     requests,
     retention,
-    totals,
     users,
 )
 from server.store import jobs as store_jobs
+from server.store.changes import TOTALS, Listener
 from server.store.migrations import MIGRATIONS
-from server.store.statements import TOTALS, Listener
 from shared.ids import AttemptKey
 from shared.sql import Row, Tx
 from shared.sqlite.database import Database
@@ -111,8 +111,8 @@ class Jobs:
         if changed is not None:
             database.listener = Listener(changed, noted)
 
-    async def totals(self) -> totals.Totals:
-        return await totals.now(self.database)
+    async def totals(self) -> changes.Totals:
+        return await changes.totals_of(self.database)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name in _WRITES:
@@ -269,7 +269,7 @@ _COUNTED: Final = """
 async def check_batches(database: Any) -> None:
     """Raise AssertionError where a counter is not what counting says."""
     kept = database.memory.get(TOTALS)
-    assert kept is None or vars(kept) == vars(await database.read(totals.all_of))
+    assert kept is None or vars(kept) == vars(await database.read(changes.all_of))
     for row in await database.rows(_COUNTED):
         seen = {name: row[name] for name in ("made", "completed", "failed", "cancelled")}
         counted = {name: row[f"counted_{name}"] for name in seen}

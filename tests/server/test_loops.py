@@ -24,8 +24,7 @@ from server.stages.statistics import Statistics
 from server.stages.wakeups import JobWakeups
 from server.store import jobs as store_jobs
 from server.store import users
-from server.store.statements import TOTALS
-from server.store.totals import Totals
+from server.store.changes import TOTALS, Totals
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.files import DatabaseUnavailable

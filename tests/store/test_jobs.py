@@ -11,9 +11,9 @@ from server.domain import states
 from server.domain.allowances import DAY, DayUsed, Quota
 from server.domain.errors import Conflict, NoSuchAttempt, QueueFull, StorageFull
 from server.domain.jobs import Step
+from server.store.changes import TOTALS
 from server.store.pages import Filter
 from server.store.requests import insert_job
-from server.store.statements import TOTALS
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState, Limits, Reason, Usage

@@ -6,7 +6,7 @@ from typing import Any
 
 from server.domain.jobs import Event, Job, Move
 from server.domain.live import Live, NewEvent, Report
-from server.store.statements import Listener
+from server.store.changes import Listener
 from shared.ids import AttemptKey
 from shared.wire import JobState, Progress
 from tests.kit.each import each

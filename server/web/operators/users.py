@@ -14,7 +14,7 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
 from server.http.problems import Refusal
-from server.store import totals, users
+from server.store import changes, users
 from server.web.site import PageRoute, Site
 from shared.wire import JobState
 
@@ -31,7 +31,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         raise BadField("from", "invalid_from", "from should be the beginning of a user's name")
     held = Counter[str]()
     running = Counter[str]()
-    counted = await totals.now(context.database)
+    counted = await changes.totals_of(context.database)
     for (_, user, _, state), jobs in dict(counted.slots).items():
         held[user] += jobs
         running[user] += jobs if state is JobState.RUNNING else 0
