@@ -31,12 +31,12 @@ def run_command(program: typer.Typer, name: str, words: Sequence[str]) -> NoRetu
     try:
         code = command.main([*words], prog_name=name, standalone_mode=False)
     except typer.Abort:
-        _say(name, words, "interrupted", "interrupted", None)
+        say(name, words, "interrupted", "interrupted")
         code = INTERRUPTED
     except typer.TyperException as problem:
         context: Any = getattr(problem, "ctx", None)
         path = name if context is None else context.command_path
-        _say(name, words, "bad_argument", _message(problem), f"what it takes: {path} -h")
+        say(name, words, "bad_argument", _message(problem), f"what it takes: {path} -h")
         code = USAGE
     sys.exit(code)
 
@@ -49,7 +49,8 @@ def _message(problem: Any) -> str:
     return f"{text}; did you mean {' or '.join(sorted(nearest))}?" if nearest else text
 
 
-def _say(name: str, words: Sequence[str], code: str, message: str, hint: str | None) -> None:
+def say(name: str, words: Sequence[str], code: str, message: str, hint: str | None = None) -> None:
+    """What is wrong. ``code``: for programs, which ask for JSON."""
     if "--json" in words:
         error = {"code": code, "message": message, "hint": hint}
         text = json.dumps({"error": error})

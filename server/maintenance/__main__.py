@@ -22,7 +22,7 @@ from server.settings.load import check_tokens, read
 from server.settings.tables import ServerSettings
 from server.store.data_folder import WrongDatabase, look
 from shared.clock import SECOND, Clock, RealClock
-from shared.command_line import CANNOT_CREATE, DAMAGED, USAGE, run_command
+from shared.command_line import CANNOT_CREATE, DAMAGED, USAGE, run_command, say
 from shared.files.durable import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
@@ -40,7 +40,6 @@ admin = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Rare work on a server's data folder.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 program.add_typer(admin, name="admin")
 _PROGRESS_EVERY_S: Final = 1.0
@@ -92,10 +91,7 @@ def problems() -> Iterator[None]:
         message = str(problem)
         if isinstance(problem, OSError) and problem.strerror:
             message = ": ".join(filter(None, (problem.filename, problem.strerror)))
-        error = {"code": _CODES[code], "message": message, "hint": None}
-        as_json = "--json" in sys.argv
-        said = json.dumps({"error": error}) if as_json else f"ferryman: {message}"
-        sys.stderr.write(f"{said}\n")
+        say("ferryman", sys.argv, _CODES[code], message)
         sys.exit(code)
 
 
