@@ -85,6 +85,7 @@ def asking(server: Program, path: str) -> socket.socket:
 def test_sigterm_finishes_what_is_sent_either_way_and_ends_waits(server: Program) -> None:
     server.start()
     assert upload(server, 16 << 20)[0] == 201  # more than the kernel holds on the way
+    assert [oct(file.stat().st_mode & 0o777) for file in files(server)] == ["0o600"]
     path = "/api/v1/jobs/1/bundle"
     with (
         asking(server, "/download/1?wait=100") as waiting,

@@ -196,6 +196,8 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_b
     cancelled = job["children"]["cancelled"]
     assert 6 <= cancelled <= 8, "one or two more may be under way"
     assert f"; {cancelled} children cancelled because of that (fail_fast)" in job["message"]
+    _, _, body = await place.get(f"/api/v1/jobs/{job['id']}/result?children=1")
+    assert unzipped(body)["left-out.txt"].count(b"/: there is none") == cancelled
 
 
 @each("names, says", [("abc", ""), ("abcd", "more than 3")])

@@ -165,7 +165,8 @@ async def test_where_there_is_no_result_the_status_says_why(place: Place) -> Non
     await place.job(first)
     status, kind, body = await place.get(f"/api/v1/jobs/{first}/result")
     assert (status, kind) == (409, "application/problem+json")
-    assert f"/download_partial/{first}" in json.loads(body)["detail"]
+    assert f"/download_partial/{first}" in (said := json.loads(body))["detail"]
+    assert said["code"] == "exit_code"
     async with place.session.get(f"{place.url}/download_partial/{first}") as answer:
         assert f"''job-{first}-partial.zip" in answer.headers["Content-Disposition"]
     for path, status, state in (

@@ -287,6 +287,7 @@ async def test_a_batch_is_one_row_until_its_children_are_asked_for(ann: Lists) -
     assert page.main.all(kind="chips") == []
     assert "of job" in page.main.one(id=f"job-{children[0]}").text
     assert "/jobs?text=scan%5B1&children=true" in (await ann.see("/jobs?text=scan[1")).main.links()
+    assert "of batches were left out" not in (await ann.see("/jobs?dead_letter=true")).text
 
 
 async def test_all_that_match_are_the_batches_where_these_are_listed(ann: Lists) -> None:

@@ -100,6 +100,7 @@ async def test_what_should_be_looked_at_is_said_with_what_to_do(
         assert one["advice"] in text
     links = page.main.one(kind="troubles").links()
     assert links == ["/agents/local", service]
+    assert "0 of 1 agent takes jobs." in (await admin.see("/agents")).text, "and it has no slots"
     for path in (service, "/agents/local"):
         await admin.send(path, f"{path}/resume")
     with monkeypatch.context() as patch:

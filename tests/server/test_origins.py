@@ -160,9 +160,12 @@ async def test_a_trusted_page_reads_streams_parts_and_refusals(trusting):
             assert answer.headers["Access-Control-Allow-Origin"] == PORTAL
             exposed = words(answer.headers["Access-Control-Expose-Headers"])
             assert {"Content-Range", "X-Request-ID", "Retry-After", "ETag"} <= exposed
-    address = f"{trusting.url}/assets/{assets()['ferryman.css'].version}/ferryman.css"
-    async with trusting.session.get(address, headers={"Origin": PORTAL}) as answer:
-        assert words(answer.headers["Vary"]) == {"Accept-Encoding", "Origin"}
+    current = assets()["ferryman.css"].version
+    for version, kept in ((current, "public, max-age=31536000, immutable"), ("old", "no-cache")):
+        address = f"{trusting.url}/assets/{version}/ferryman.css"
+        async with trusting.session.get(address, headers={"Origin": PORTAL}) as answer:
+            assert words(answer.headers["Vary"]) == {"Accept-Encoding", "Origin"}
+            assert answer.headers["Cache-Control"] == kept
 
 
 PROGRAMS = {

@@ -214,6 +214,10 @@ async def test_the_log_and_the_trail_say_who_made_a_request(crowd: Crowd) -> Non
         uploaded = await crowd.made("portal", "bob")
         await place.job(uploaded)
         await until(lambda: any(one["event"] == "job.ended" for one in lines))
+        await place.get(f"/download/{uploaded}")
+        await until(lambda: any(one.get("outcome") == "downloaded" for one in lines))
+    (line,) = [one for one in lines if one.get("outcome") == "downloaded"]
+    assert (line["log_level"], line["job_id"]) == ("info", uploaded)
     (line,) = [one for one in lines if one.get("outcome") == "accepted"]
     names = ("event", "principal", "user_id", "service", "job_id")
     expected = ["request.done", "portal", "bob", place.service, uploaded]

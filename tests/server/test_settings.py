@@ -419,6 +419,9 @@ async def test_a_retired_service_takes_no_uploads_and_finishes_what_it_has(place
     assert (status, found["retired"]) == (200, True)
     with pytest.raises(AssertionError, match="this server has: "):
         await place.upload()
+    move = {"action": "move", "service": place.service, "ids": [queued]}
+    status, found = await place.ask("POST", "/api/v1/jobs/bulk", json=move)
+    assert (status, found["code"]) == (400, "invalid_service")
     process.finish()
     (await place.process(queued)).finish()
     assert (await place.job(queued))["status"] == "Completed"

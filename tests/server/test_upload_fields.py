@@ -228,7 +228,7 @@ async def test_a_wrong_field_is_named_with_its_value(place, field, value, code, 
 
 async def test_a_schedule_is_listed_as_added_and_a_user_has_each_name_once(place, monkeypatch):
     monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 2)
-    _, first = await scheduled(place, time_zone="Europe/Berlin", tags="a")
+    _, first = await scheduled(place, time_zone="Europe/Berlin", tags="a", idempotency_key="k")
     assert (first["cron"], first["time_zone"]) == ("30 2 * * *", "Europe/Berlin")
     fields = {"user_id": place.user, "service": place.service, "name": "nightly", "tags": "a"}
     assert (first["fields"], first["next_at"][-7:]) == (fields, ":30:00Z")

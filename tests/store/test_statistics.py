@@ -64,6 +64,11 @@ async def test_what_is_over_is_its_users_on_the_day_of_its_end(jobs, statistics)
     assert await statistics.daily_usage("ann", 0) == [second, first]
     assert await statistics.daily_usage("ann", DAY) == [second]
     assert await statistics.daily_usage("bob", 0) == []
+    await jobs.upload()
+    of_schedule = await jobs.upload("bob", schedule_id=1)
+    await jobs.to(of_schedule, S.CANCELLED, seen=of_schedule, changes=over)
+    (found,) = await statistics.daily_usage("bob", 0)
+    assert (found["cancelled"], found["bundle_bytes"]) == (1, 0), "that was uploaded once"
 
 
 async def test_a_late_result_counts_on_the_day_of_its_attempt_and_old_days_are_deleted(
