@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from hashlib import sha256
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -202,11 +203,10 @@ def test_a_name_that_clashes_with_one_that_was_sent_is_noticed_as_before(tree) -
 
 def test_what_cannot_be_compared_is_listed_as_skipped(tree, monkeypatch) -> None:
     job = Job(tree, {"run.sh": b"x"}, late=True)
-
-    def fail(*_: object, **__: object) -> int:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("client_agent.storage.open_beneath.open_file", fail)
+    monkeypatch.setattr(
+        "client_agent.storage.open_beneath.open_file",
+        mock.Mock(side_effect=OSError(5, "Input/output error")),
+    )
     made = job.pack()
     assert (own(made), made.inputs) == (set(), 0)
     assert skipped(made) == {"run.sh": "Input/output error"}
@@ -224,11 +224,7 @@ def test_ten_thousand_files_are_listed_in_order(tree) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root: there is no folder of somebody else's")
 def test_where_the_time_cannot_be_asked_for_contents_are_compared(tree, monkeypatch) -> None:
     job = Job(tree, BUNDLE)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(os, "utime", mock.Mock(side_effect=PermissionError))
     with opened(tree) as fd:
         job.given.begin(fd)
     assert job.given.has("run.sh", (tree / "run.sh").stat()) is None

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -362,12 +363,9 @@ async def test_a_request_that_breaks_off_leaves_nothing(agent, share) -> None:
 
 
 async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
     done = await agent.completed("9.1")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
+        patch.setattr(Path, "replace", mock.Mock(side_effect=OSError(errno.ENOSPC, "no space")))
         assert (await large(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
         refs = [{"id": done}]
         answer = await agent.post(agent.sent("1.1"), agent.sent("2.1"), acknowledge=refs)

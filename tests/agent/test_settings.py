@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -241,10 +242,7 @@ NO, FULL, MANY = "Permission denied", "No space left on device", "Too many open 
     ],
 )
 def test_only_problems_of_its_folders_exit_as_such(monkeypatch, capsys, problem, code, message):
-    async def fails(*_):
-        raise problem
-
-    monkeypatch.setattr(app, "serve", fails)
+    monkeypatch.setattr(app, "serve", mock.AsyncMock(side_effect=problem))
     with pytest.raises(typer.Exit) as caught:
         __main__._run(AgentSection(data_dir=Path("/data/agent")), None, AgentSection)
     assert caught.value.exit_code == code

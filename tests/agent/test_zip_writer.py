@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from isal import isal_zlib
@@ -132,15 +133,12 @@ def test_a_finished_zip_has_its_digest(path) -> None:
 
 
 def test_one_that_is_not_finished_leaves_no_file_and_takes_no_others(path, monkeypatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
     with ZipWriter(path) as out:
         out.add_file("f", WHEN, [b"1"], 1)
     with pytest.raises(ValueError, match="announced"), ZipWriter(path) as out:
         out.add_file("f", WHEN, [b"12345"], 4)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "write", mock.Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(OSError, match="No space"), ZipWriter(path) as out:
             out.add_file("f", WHEN, [os.urandom(MIB)], MIB)
     assert list(path.parent.iterdir()) == []

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import typer
@@ -202,12 +203,8 @@ async def test_bulk_requests_go_on_behind_what_was_done(fake, ferryman, monkeypa
     assert (done.code, done.err) == (0, "job 21: delete: done\njob 22: delete: done\n")
     await ferryman("cancel", "--all", "--yes", "--url", fake.on(bulk, answer(1, None)).url)
     assert fake.asked[bulk][0].json == {"action": "cancel", "all": True}
-
-    def refuse(*_: object, **__: object) -> bool:
-        raise typer.Abort  # which is what typer makes of it
-
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("typer.confirm", refuse)
+    monkeypatch.setattr("typer.confirm", mock.Mock(side_effect=typer.Abort))  # as typer says no
     done = await ferryman("cancel", "--all", "--user", "ada")
     assert (done.code, done.err) == (1, "ferryman: nothing was done\n")
 

@@ -491,11 +491,9 @@ async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_t
         ended = await pair.run(*jobs[:2])
         forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
         await yield_to_loop()
-
-        async def draining(*_: object) -> None:
-            raise Refused(503, "draining", "it drains")
-
-        monkeypatch.setattr(Admission, "check_ready", draining)
+        monkeypatch.setattr(
+            Admission, "check_ready", AsyncMock(side_effect=Refused(503, "draining", "it drains"))
+        )
         made = requests(monkeypatch)
         with pytest.raises(RefusedByAgent) as no:
             await pair.send(jobs[2])

@@ -221,12 +221,9 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
     def failure(*_: object) -> DatabaseUnavailable:
         return DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
 
-    async def fail(*_: object) -> None:
-        raise failure()
-
     with monkeypatch.context() as broken, capture_logs():  # each loop logs it at each sweep
         broken.setattr(Database, "failure", property(failure))
-        broken.setattr(Database, "write", fail)
+        broken.setattr(Database, "write", AsyncMock(side_effect=failure()))
         for _ in range(2):  # it does not come and go
             stranger = await guarded.timed("GET", "/health")
             operator = await guarded.timed("GET", "/health", **SHOWN)

@@ -4,6 +4,7 @@ import errno
 import json
 from http import HTTPStatus
 from typing import Any, Final
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
@@ -237,11 +238,8 @@ SECRET: Final = "what-nobody-should-see"
 async def test_whatever_goes_wrong_is_a_page_with_words_a_code_and_the_request(
     people: People, problem: Exception, status: int, title: str, code: str
 ) -> None:
-    async def fail(*_: object, **__: object) -> None:
-        raise problem
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.web.operators.users.usage_of", fail)
+        patch.setattr("server.web.operators.users.usage_of", mock.AsyncMock(side_effect=problem))
         page = await (await of(people, "admin")).ask("/users/7")
     assert (page.status, page.heading, page.code) == (status, title, code)
     said = [one.text for one in page.main.all("code")]
