@@ -82,7 +82,8 @@ async def _joined_in_memory(context: Context, part: Part) -> bytes | None:
     if bundle is None or max(stored.size, bundle.size) > ROW_BYTES:
         return None
     names = stored.file, bundle.file
-    result, sent = await context.database.read(bundles.contents, *names)
+    read = context.database.read
+    result, sent = await read(lambda tx: [bundles.content(tx, name) for name in names])
     if result is None or sent is None:
         return None  # gone: which is found out where they are opened
     try:

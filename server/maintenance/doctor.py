@@ -109,7 +109,9 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
         file: of the settings, to name it.
     """
     table = settings.server
-    yield of_settings(file)
+    # A look at another folder than the program's finds nothing.
+    of = f"{file or 'no file, defaults and variables'}; {metadata.version('ferryman')}"
+    yield Finding("settings", "ok", of)
     size = 0
     with contextlib.suppress(OSError):  # of_folder says so
         size = shutil.disk_usage(table.data_dir).total
@@ -222,12 +224,6 @@ async def _of_agent(
             hint = "on the one that is wrong: timedatectl status"
             found.append(Finding(about, "warning", text, hint))
     return found
-
-
-def of_settings(file: Path | None) -> Finding:
-    """Which settings these are: a look at another folder than the program's finds nothing."""
-    version = metadata.version("ferryman")
-    return Finding("settings", "ok", f"{file or 'no file, defaults and variables'}; {version}")
 
 
 def of_folder(folder: Path, min_free: int) -> Iterator[Finding]:

@@ -130,11 +130,6 @@ def keep(tx: Tx, new: Bundle | Result) -> None:
         )
 
 
-def contents(tx: Tx, *names: str) -> list[bytes | None]:
-    """Of each that is a row."""
-    return [content(tx, name) for name in names]
-
-
 def content(tx: Tx, name: str) -> bytes | None:
     """None: it is no row."""
     rows = tx.rows("SELECT bytes FROM contents WHERE name = :name", {"name": name})

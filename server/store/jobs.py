@@ -12,8 +12,8 @@ from server.domain import states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.jobs import Attempt, Hold, Job, Move, Result, Step
 from server.domain.live import NewEvent
-from server.store import bundles, changes, dependencies, events, records, webhooks
-from server.store.statistics import count_result
+from server.domain.webhooks import announced
+from server.store import bundles, changes, dependencies, events, records, statistics
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx
@@ -124,7 +124,8 @@ def move(tx: Tx, move: Move) -> Job | None:
         written.append(event_of(tx, job, before, step))
         before = step.to
     events.append(tx, written)
-    webhooks.announce(tx, job, move)
+    if (delivery := announced(job, move)) is not None:
+        records.insert(tx, "deliveries", delivery)
     changes.moved(tx, move, job)
     return job
 
@@ -307,8 +308,8 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
         """,  # noqa: S608 - no user input
         values,
     )
-    job = records.job(tx.rows("SELECT * FROM jobs WHERE id = :job_id", values)[0])
-    count_result(tx, job, added[0]["ended_at"], result.size)
+    job = get(tx, key.job_id)
+    statistics.count(tx, job, added[0]["ended_at"], result_bytes=result.size)
     changes.changed(tx, job)
     return True
 

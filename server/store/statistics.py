@@ -51,7 +51,7 @@ def add_counted(tx: Tx, counted: Mapping[tuple[Micros, str], Tree], before: Micr
 def count_over(tx: Tx, took: Over, at: Micros, job: Job) -> None:
     """Count for the job's user, on the day of ``at``, what is over, in its own transaction."""
     own = job.parent_id is None and job.schedule_id is None and job.run == 1
-    _add(
+    count(
         tx,
         job,
         at,
@@ -64,12 +64,8 @@ def count_over(tx: Tx, took: Over, at: Micros, job: Job) -> None:
     )
 
 
-def count_result(tx: Tx, job: Job, at: Micros, size: int) -> None:
-    """Of an attempt that was over at ``at`` and is counted."""
-    _add(tx, job, at, result_bytes=size)
-
-
-def _add(tx: Tx, job: Job, at: Micros, **more: int) -> None:
+def count(tx: Tx, job: Job, at: Micros, **more: int) -> None:
+    """Add to what the job's user had on the day of ``at``."""
     of = {"user_id": job.user_id, "day": day_of(at), "service": job.service}
     tx.rows(_ADD, dict.fromkeys(_SUMS, 0) | more | of)
 

@@ -6,10 +6,9 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
-from server.domain.jobs import Job, Move
-from server.domain.webhooks import Delivery, Try, announced
+from server.domain.webhooks import Delivery, Try
 from server.store import identity
-from server.store.records import insert, reader
+from server.store.records import reader
 from shared.clock import Micros
 from shared.sql import Row, Tx
 
@@ -30,12 +29,6 @@ _SHOWN: Final = 20
 """Deliveries of one job: a job that is run again has one for each end."""
 _REPLACED: Final = "webhooks of "
 """Of a principal, among the keys of ``meta``: how often its secret was replaced, and when last."""
-
-
-def announce(tx: Tx, job: Job, move: Move) -> None:
-    """Add what a move has to announce, in the move's transaction."""
-    if (new := announced(job, move)) is not None:
-        insert(tx, "deliveries", new)
 
 
 Walked: TypeAlias = tuple[str, str]
