@@ -18,7 +18,8 @@ from server.stages.by_hand import Delete
 from server.stages.schedules import Schedules
 from server.stages.stage import Core, Stage
 from server.stages.tokens import Tokens
-from server.store import users
+from server.store import pages, users
+from server.store.pages import Filter
 from shared.principals import Principal
 from shared.wire import ForgottenDoc, WaitingJob
 
@@ -100,7 +101,8 @@ class ForgetUser(Stage):
         """Delete all that can be deleted, the newest first; why the others cannot, yet."""
         waiting = list[WaitingJob]()
         below: int | None = None
-        while numbers := await self._database.read(users.jobs, user, below, _AT_ONCE):
+        own = Filter(user_id=user, top_level=True)
+        while numbers := (await self._database.read(pages.ids, own, below, _AT_ONCE))[0]:
             for number in numbers:
                 below = number
                 try:

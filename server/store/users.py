@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from server.domain.allowances import day_of
-from server.store import pages
 from server.store.migrations import TOP
-from server.store.pages import Filter
 from server.store.queue import READY
 from shared.clock import Micros
 from shared.sql import AMONG, Tx, among
@@ -154,11 +152,6 @@ def found(tx: Tx, user: str) -> Counter[str]:
 def schedules(tx: Tx, user: str) -> list[int]:
     rows = tx.rows("SELECT id FROM schedules WHERE user_id = :user ORDER BY id", {"user": user})
     return [row["id"] for row in rows]
-
-
-def jobs(tx: Tx, user: str, below: int | None, most: int) -> list[int]:
-    """Numbers of its jobs that are no children, the newest first, below a number."""
-    return pages.ids(tx, Filter(user_id=user, top_level=True), below, most)[0]
 
 
 def rename(tx: Tx, user: str, instead: str) -> None:

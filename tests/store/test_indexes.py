@@ -13,6 +13,7 @@ from server.store import (
     audit,
     batches,
     bundles,
+    pages,
     requests,
     retention,
     schedules,
@@ -68,7 +69,7 @@ USES: dict[str, Call] = {
     # Lists and counts.
     "jobs_listed": counting(top_level=True),
     "jobs_listed_by_service": counting(service="s"),
-    "jobs_listed_by_user": reads(users.jobs, "ann", None, 100),
+    "jobs_listed_by_user": reads(pages.ids, Filter(user_id="ann", top_level=True), None, 100),
     "jobs_listed_by_both": counting(user_id="ann", service="s"),
     "jobs_by_submitter": listing(Filter(submitted_by="portal")),
     "jobs_by_time": listing(Filter(since=1)),
