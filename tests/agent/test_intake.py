@@ -82,7 +82,7 @@ async def test_an_order_is_run_as_ordered(agent, way) -> None:
     assert await way(agent, sent) == (200, "", "Prepared")
     process = await agent.sandbox.process("17.2")
     launch = process.launch
-    assert (launch.timeout_s, launch.argv) == (90.0, ("bash", "run.sh"))
+    assert (launch.timeout_s, launch.grace_s, launch.argv) == (90.0, 5.0, ("bash", "run.sh"))
     assert dict(launch.env) == {
         "FERRYMAN_JOB_ID": "17",
         "FERRYMAN_ATTEMPT": "2",

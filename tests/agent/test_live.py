@@ -183,6 +183,11 @@ async def test_a_new_reader_gets_the_values_of_all_that_run(agent) -> None:
         found = [(await stream.next())["payload"] for _ in range(2)]
     assert {one["key"] for one in found} == {"1.1", "2.1"}
     assert all(one["live"]["progress"]["current"] == 1 for one in found)
+    async with agent.stream(after=await seq(agent), server="another") as stream:
+        assert (await stream.next())["payload"] is None
+        await agent.clock.until_asleep(1)
+        await agent.clock.advance(1)
+        assert (await stream.next())["payload"] is None, "nothing runs for that one"
 
 
 async def test_a_silent_attempt_is_stopped(agent) -> None:

@@ -164,6 +164,17 @@ async def test_settling_waits_for_a_submit_that_ends_meanwhile(agent) -> None:
     assert (await settling)[1]["payload"]["id"] == taken["id"]
 
 
+async def test_settling_does_not_refuse_a_submit_that_goes_on(agent) -> None:
+    async with stalled(agent):
+        settling = asyncio.ensure_future(agent.settle())
+        await agent.clock.until_asleep(STALLED_S)
+        await agent.clock.advance(STALLED_S / 2)
+        async with stalled(agent):  # the same one once more
+            await until(lambda: len(agent.names("staging")) == 2)
+            await agent.clock.advance(STALLED_S / 2)
+            assert (await settling)[1]["code"] == "submit_in_progress"
+
+
 async def is_answered(agent: Any, waiting: asyncio.Future[Any]) -> bool:
     """Who waits may begin to sleep after others did."""
     await agent.clock.advance(STALLED_S)

@@ -132,10 +132,12 @@ def test_without_bubblewrap_an_agent_does_not_listen_and_says_how_to_fix_that(tm
         pytest.skip("no mount namespace here: starting without bwrap is not proved")
     hide = f"mount -t tmpfs none /mnt && mount --bind /mnt {bwrap!r} 2>/dev/null || "
     hide += f"mount --bind /dev/null {bwrap!r}"
-    program = made("client_agent", tmp_path)
-    program.prefix = ("unshare", "-m", "sh", "-c", f'{hide}; exec "$@"', "sh")
-    refused(program, 69, "apt install bubblewrap")
+    program, check = made("client_agent", tmp_path), made("client_agent", tmp_path / "c", "check")
+    for one in (program, check):
+        one.prefix = ("unshare", "-m", "sh", "-c", f'{hide}; exec "$@"', "sh")
+        refused(one, 69, "apt install bubblewrap")
     assert "agent.listening" not in program.log
+    assert "The sandbox cannot be used." in check.log
 
 
 @both

@@ -150,6 +150,8 @@ def test_every_setting_of_a_service_reaches_it(read: Read) -> None:
     reached = [(line, field, attrgetter(field)(found)) for line, field, _ in OF_A_SERVICE]
     assert reached == [*OF_A_SERVICE]
     assert {"timeout", "limits.network", "retry_on"} < found.given
+    once = read("[services.once]\ninfra_retries = 0\n").services["once"].service("once")
+    assert once.on_shutdown == "stop", "it could not go on anywhere"
 
 
 def test_whether_a_token_is_needed(read: Read) -> None:

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from client_agent.check.limit_tests import check
+from client_agent.check import limit_tests
 from client_agent.check.table import Table
 from client_agent.sandbox import host_resources, host_sandbox
 from client_agent.sandbox.base import Sandbox, SandboxBroken, SandboxSettings, SelfTestReport
@@ -26,6 +26,7 @@ from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarch
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
+from shared.wire import Limits
 from tests.kit.child import Who, can, descriptors, in_child
 from tests.kit.clock import SimClock
 from tests.kit.each import each
@@ -303,14 +304,18 @@ esac
 """
 
 
-def checked(who: Who, *, broken: bool = False, **more: Any) -> Table:
+def checked(who: Who, *, broken: bool = False, limits: Any = None, **more: Any) -> Table:
+    """What the check says; ``limits``: those that jobs get, whatever it asks for."""
+
     async def work(home: Path) -> Table:
         folder = home / "limit-tests"
         folder.mkdir()
         async with opened(bash("", settings=replace(SETTINGS, poll_s=0.1), **more), home) as box:
             if broken:
                 use_bwrap(box, BROKEN)
-            table = await check(box, folder, {})
+            real: Any = box.prepare
+            with mock.patch.object(box, "prepare", lambda *how: real(*how[:2], limits or how[2])):
+                table = await limit_tests.check(box, folder, {})
         assert list(folder.iterdir()) == []
         return table
 
@@ -334,6 +339,14 @@ def test_without_a_sandbox_the_check_reports_an_open_network() -> None:
     assert isolation.enforcement == "none"
     assert isolation.seen.startswith("no sandbox: ")
     assert table.passed
+
+
+def test_a_limit_that_does_not_hold_fails_the_check(who: Who, monkeypatch) -> None:
+    (log,) = (one for one in limit_tests._LIMIT_TESTS if one.limit == "log")
+    monkeypatch.setattr(limit_tests, "_LIMIT_TESTS", (log,))
+    table = checked(who, limits=Limits(log=8 << 20))
+    assert [(row.limit, row.passed) for row in table.rows[1:2]] == [("log", False)]
+    assert not table.passed
 
 
 def test_a_broken_sandbox_fails_the_check_and_says_why(who: Who) -> None:

@@ -198,6 +198,7 @@ def test_an_image_that_is_in_use_again_is_not_given_back_twice(images: Images) -
     images.pool.give_back(held, keep_idle=1)
     fd = os.open(held.mount_point, os.O_RDONLY)
     images.pool.give_back(image, keep_idle=1)  # no error: the caller would try again
+    assert images.pool.take_idle(8 * MIB) is None, "it has another size"
     assert images.pool.take_idle(16 * MIB) is image
     assert held.mount_point.exists()
     os.close(fd)

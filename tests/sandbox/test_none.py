@@ -11,7 +11,7 @@ import pytest
 from client_agent.sandbox.base import SelfTestReport
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
-from tests.kit.child import Who, can, child_test, uid_base
+from tests.kit.child import Who, can, child_test, dead_within, uid_base
 from tests.sandbox.conftest import started_as
 from tests.sandbox.kernel_features import offers
 from tests.sandbox.real_sandbox import (
@@ -24,6 +24,7 @@ from tests.sandbox.real_sandbox import (
     opened,
     refusal,
 )
+from tests.sandbox.test_killed_agent import kill_agent
 
 
 @pytest.fixture(scope="module", params=["root", *(["user"] if offers("user", "memory") else [])])
@@ -97,6 +98,12 @@ def test_two_jobs_do_not_kill_each_other(plain: SandboxHost) -> None:
     two = bash("(setsid sleep 50 &) >/dev/null 2>&1\n", backend=NoSandbox)
     _, stdout, ended, *_ = plain.do(beside, one, two)
     assert (stdout, ended.exit_code) == ("up\nunharmed\n", 0)
+
+
+@child_test
+def test_a_job_dies_with_its_agent(home: Path, root: Who) -> None:
+    init, _ = kill_agent(bash("echo up; exec sleep 60\n", backend=NoSandbox), home, go=True)
+    assert dead_within(init)
 
 
 @child_test

@@ -123,6 +123,10 @@ def test_each_attempt_is_measured_alone(host: SandboxHost) -> None:
     assert used.cpu_s >= 0.05
     assert later.cpu_s < used.cpu_s / 2
     if host.who == "root":
+        forks = 'import os\nfor _ in range(99): os.fork() or os.execlp("sleep", "sleep", "9")'
+        refused, after = run(host, f"python3 -c '{forks}' 2>/dev/null", "exit 0")
+        warned = [[one[:10] for one in which.ended.warnings] for which in (refused, after)]
+        assert warned == [["pids_limit"], []]
         assert used.peak_memory_bytes is not None
         assert used.peak_memory_bytes > 60 * MIB
         assert (later.peak_memory_bytes or 0) < 30 * MIB

@@ -480,7 +480,7 @@ async def test_who_dies_at_the_last_moment_is_dead_for_certain(pipes_end, monkey
     """What is waited for after that, as its pipes, has as much time again and no more."""
     monkeypatch.setattr(pidfd, "kill", lambda *_: None)
     clock, closed = SimClock(), asyncio.get_running_loop().create_future()
-    log = cast("LogCapture", mock.Mock(closed=closed, truncated=False, store_error=None))
+    log = cast("LogCapture", mock.Mock(closed=closed, truncated=False, store_error="no room"))
     with sleeping() as (process,):
         outer, init, seen = (os.pidfd_open(process.pid) for _ in range(3))
         watch = pidfd.watch(outer)
@@ -503,3 +503,5 @@ async def test_who_dies_at_the_last_moment_is_dead_for_certain(pipes_end, monkey
         ended = await supervised.wait()
     expected = (True, Reason.TIMEOUT) if pipes_end else (False, Reason.AGENT_ERROR)
     assert (ended.certain, ended.reason) == expected
+    names = ("stdout", "stderr")
+    assert ended.warnings == tuple(f"log_lost: {one} could not be stored: no room" for one in names)
