@@ -32,7 +32,6 @@ from server.store.pages import Filter
 from shared.clock import SECOND
 from shared.principals import LOCAL, Role
 from shared.sqlite.database import Database
-from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState
 from tests.kit.clock import SimClock
 from tests.kit.command_line import ferryman
@@ -245,22 +244,6 @@ async def test_a_sweep_removes_5_percent_of_the_files_and_100_at_most(world):
     await world.sweep(after_s=3_600)
     assert before - len(world.stored()) == 100
     assert world.clean.orphans_left == len(world.stored())
-
-
-async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
-    """Nobody uploads to a server that says that it is full."""
-    database, before = world.jobs.database, await world.add()
-    (used,) = (await database.rows("PRAGMA page_count"))[0]
-    await database.write(lambda tx: tx.rows(f"PRAGMA max_page_count = {used}"))
-    with pytest.raises(DatabaseUnavailable, match="no space left for the database"):
-        await database.write(lambda tx: tx.rows("CREATE TABLE x AS SELECT zeroblob(100000)"))
-    with pytest.raises(DatabaseUnavailable):
-        await world.clean.run_once()
-    assert database.failure is not None
-    assert (await world.jobs.get(before.id)).id == before.id, "it can be read"
-    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
-    await world.clean.run_once()
-    assert database.failure is None
 
 
 async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_has(
