@@ -10,6 +10,7 @@ the old form are tried with --old, or where --only, --tests or words choose.
 
 import argparse
 import os
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -86,6 +87,9 @@ def main() -> None:
     finally:
         from client_agent.storage.remove_tree import remove_tree  # what it reaches was noted
 
+        for mount in Path("/proc/mounts").read_text().splitlines():  # of tests that were killed
+            if (place := mount.split()[1]).startswith(f"{folder}/"):
+                subprocess.run(["umount", "--lazy", place], check=False)
         remove_tree(folder)
     print(f"{words.total()} mutants in {time.monotonic() - began:.0f} s:", dict(words))
     for line in wrong:
