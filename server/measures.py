@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Final
 
+from prometheus_client import Gauge
 from prometheus_client.registry import Collector
 
 from server.domain.jobs import Job, Move
@@ -90,11 +90,7 @@ class JobMeasures:
 
 
 class Measures:
-    """Counts since the server was started.
-
-    Attributes:
-        listeners: who follows events now, by what they follow.
-    """
+    """Counts since the server was started."""
 
     def __init__(self) -> None:
         self.jobs = JobMeasures()
@@ -108,21 +104,16 @@ class Measures:
         self.webhook_tries = counter(
             "ferryman_webhook_tries", "Tries to deliver a webhook.", "outcome"
         )
-        self.listeners = Counter[str]()
+        text = "Streams of server-sent events that are open."
+        self._listeners = Gauge("ferryman_event_listeners", text, ("route",), registry=None)
 
-    @contextmanager
-    def listening(self, route: object) -> Iterator[None]:
+    def listening(self, route: object) -> AbstractContextManager[None]:
         """While somebody follows the events of a route."""
-        path = str(getattr(route, "canonical", OTHER))
-        self.listeners[path] += 1
-        try:
-            yield
-        finally:
-            self.listeners[path] -= 1
+        return self._listeners.labels(str(getattr(route, "canonical", OTHER))).track_inprogress()
 
     @property
     def collectors(self) -> tuple[Collector, ...]:
         """What a registry takes."""
         sent = self.transfers
-        own = (sent.count, sent.size, self.dispatches, self.webhook_tries)
+        own = (sent.count, sent.size, self.dispatches, self.webhook_tries, self._listeners)
         return (*own, *self.jobs.collectors)

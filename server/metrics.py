@@ -46,9 +46,7 @@ class ServerMetrics(ProgramMetrics):
         with contextlib.suppress(DatabaseUnavailable):
             records = await self._database.read(agents.all_agents)
             stored = await self._of_store(services)
-        text = "Streams of server-sent events that are open."
-        found = [*stored, _each("ferryman_event_listeners", text, "route", of.measures.listeners)]
-        found += _of_loops(await of.health.troubles(), of.supervisor.loops)
+        found = stored + _of_loops(await of.health.troubles(), of.supervisor.loops)
         found += _of_disk(await of.health.disk(), (await of.health.database_bytes())[0])
         found += _of_agents(of.fleet, records)
         found += _of_services(services, of.fleet)
