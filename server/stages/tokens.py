@@ -39,13 +39,12 @@ class Tokens(Stage):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self._known: dict[str, tuple[TokenRecord, Principal]] = {}
+        self._known: dict[str, TokenRecord] = {}
         self._uses: dict[str, tuple[Micros, str]] = {}
 
     async def load(self) -> None:
         """Read them all."""
-        records = await self._database.read(tokens.all_tokens)
-        self._known = {one.id: (one, one.principal) for one in records}
+        self._known = {one.id: one for one in await self._database.read(tokens.all_tokens)}
 
     # -- every request
 
@@ -63,10 +62,9 @@ class Tokens(Stage):
             token_id, secret = rules.read(text)
         except rules.BadToken as problem:
             return _refused(str(problem))
-        known = self._known.get(token_id)
-        if known is None:
+        record = self._known.get(token_id)
+        if record is None:
             return _refused(f"no token has the id {token_id}")
-        record, principal = known
         now, digest = self._clock.now(), rules.digest_of(secret)
         if not hmac.compare_digest(digest, record.digest):
             former = record.former_digest
@@ -80,36 +78,35 @@ class Tokens(Stage):
         if not record.live(now):
             return _refused(f"token {token_id} has expired on {say_time(record.expires_at or 0)}")
         self._uses[token_id] = now, peer
-        return principal
+        return record.principal
 
     def owner(self, token_id: str, peer: str | None = None) -> Principal | None:
         """Whose token this is, for who has shown it before; None: it is not good any more.
         ``peer``: address that uses it now; None: nobody does.
         """
-        known, now = self._known.get(token_id), self._clock.now()
-        if known is None or not known[0].live(now):
+        record, now = self._known.get(token_id), self._clock.now()
+        if record is None or not record.live(now):
             return None
         if peer is not None:
             self._uses[token_id] = now, peer
-        return known[1]
+        return record.principal
 
     def revoked(self, token_id: str) -> bool:
         """Whether what was made with this token is worth nothing any more."""
-        known = self._known.get(token_id)
-        return known is None or known[0].revoked_at is not None
+        record = self._known.get(token_id)
+        return record is None or record.revoked_at is not None
 
     def record(self, token_id: str) -> TokenRecord | None:
         """The token as this server knows it."""
-        known = self._known.get(token_id)
-        return known[0] if known else None
+        return self._known.get(token_id)
 
     @property
     def operators(self) -> int:
         """How many tokens can do everything now."""
         now = self._clock.now()
         return sum(
-            record.live(now) and principal.role is Role.OPERATOR and principal.may(Scope.ADMIN)
-            for record, principal in self._known.values()
+            one.live(now) and one.role is Role.OPERATOR and Scope.ADMIN in one.effective_scopes
+            for one in self._known.values()
         )
 
     # -- the loop
@@ -143,7 +140,7 @@ class Tokens(Stage):
         record = replace(wanted, id=token_id, digest=rules.digest_of(secret))
         check = functools.partial(_same_principal, record, now=record.created_at)
         await self._database.write(tokens.insert, record, check)
-        self._keep(record)
+        self._known[record.id] = record
         by = record.created_by
         log.info("token.created", token=token_id, name=record.name, role=record.role, by=by)
         return self.find(token_id), rules.text_of(token_id, secret)
@@ -193,7 +190,7 @@ class Tokens(Stage):
         """Revoke the user's tokens, and give them another name."""
         now = self._clock.now()
         for record in await self._database.write(tokens.end_of_user, user, instead, now):
-            self._keep(record)
+            self._known[record.id] = record
 
     def find(self, token_id: str) -> TokenRecord:
         """Raises NoSuchToken."""
@@ -213,10 +210,7 @@ class Tokens(Stage):
         record = await self._database.write(tokens.change, token_id, change)
         if record is None:
             raise rules.NoSuchToken(token_id)
-        self._keep(record)
-
-    def _keep(self, record: TokenRecord) -> None:
-        self._known[record.id] = record, record.principal
+        self._known[record.id] = record
 
     def _with_use(self, record: TokenRecord) -> TokenRecord:
         """With a use that is not written yet."""
