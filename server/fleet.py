@@ -70,8 +70,9 @@ class Follower:
             try:
                 if isinstance(client, FerrymanAgent):
                     await self._follow(client)
-                else:
-                    await self._poll()
+                else:  # whether it answers is all there is to know
+                    await self._contacted(await client.ask_health())
+                    await self._clock.sleep(_POLL_EVERY_S)
                 continue
             except AgentError as problem:
                 why = str(problem)
@@ -85,11 +86,6 @@ class Follower:
             steady = client.contacts != contacts and self._clock.monotonic() - since >= _STEADY_S
             failures = 0 if steady else failures + 1
             await self._clock.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
-
-    async def _poll(self) -> None:
-        """A job-orchestrator client: whether it answers is all there is to know."""
-        await self._contacted(await self._client.ask_health())
-        await self._clock.sleep(_POLL_EVERY_S)
 
     async def _follow(self, client: FerrymanAgent) -> None:
         """Compare, then follow the events until the agent is excluded. Raises AgentError: they
@@ -120,7 +116,7 @@ class Follower:
                 self._status(event.status)
             if event.payload is not None:
                 self._reading = False
-                self._registry.mark_not_listening(client)
+                client.heartbeat_at = None
                 await self._get.receive(client, event.payload, heard.result, heard.size)
                 self._reading = True
         raise AgentError(f"agent {client.name} ended the event stream")
@@ -243,7 +239,9 @@ class Fleet:
                 self._registry.use([one.client for one in known.values()])
                 self._registry.remember(records)
                 for one in known.values():
-                    _change_in_place(one.client, one.table)
+                    one.client.prefetch = one.table.prefetch
+                    one.client.max_runs = one.table.max_runs
+                    one.client.services = frozenset(one.table.services)
             finally:
                 self._follow()
                 self._on_change()
@@ -300,11 +298,6 @@ def _connection(table: AgentTable) -> dict[str, Any]:
     """What has to be another for a new connection."""
     secrets = {"token": table.secret(), "identity": table.identity()}
     return table.model_dump(exclude=set(_IN_PLACE)) | secrets
-
-
-def _change_in_place(one: Agent, table: AgentTable) -> None:
-    one.prefetch = table.prefetch
-    one.services, one.max_runs = frozenset(table.services), table.max_runs
 
 
 def _log(before: Mapping[str, _Known], after: Mapping[str, _Known]) -> None:

@@ -131,6 +131,8 @@ class Agent:
         health: what it said of itself last.
         clock_ahead_s: how far its clock was ahead of ours then, at least; negative: behind.
         heard_at: when it said something last.
+        heartbeat_at: when its last heartbeat came (monotonic); None: no further one would be
+            noticed, or none has come since.
         unreachable: why it cannot be reached; empty: it can.
         unhealthy: why it cannot take new work, though it can be reached.
         contacts: how often it has become reachable.
@@ -148,6 +150,7 @@ class Agent:
     health: AgentHealth | None = None
     clock_ahead_s: float | None = None
     heard_at: Micros | None = None
+    heartbeat_at: float | None = None
 
     def __init__(
         self,
@@ -246,16 +249,6 @@ class Agent:
         With ``kill`` its processes are dead when this returns. The payload may be of another
         bundle, see :func:`server.domain.outcome.is_of`.
         """
-        raise NotImplementedError
-
-    async def poll(self, payload_id: int) -> tuple[PayloadDoc | None, bytes | None]:
-        """Poll: the payload (None: in no state that says anything), and its result if that is
-        small. job-orchestrator clients only. Raises NoSuchPayload.
-        """
-        raise NotImplementedError
-
-    async def left(self, payload: PayloadDoc) -> tuple[PayloadDoc, bytes | None]:
-        """The payload, which has ended, with what it left. job-orchestrator clients only."""
         raise NotImplementedError
 
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> ResultInfo:

@@ -71,6 +71,9 @@ class OrchestratorClient(Agent):
         return payload
 
     async def poll(self, payload_id: int) -> tuple[PayloadDoc | None, bytes | None]:
+        """The payload (None: in no state that says anything), and its result if that is small.
+        Raises AgentError.
+        """
         url = f"{self._retrieve}/{payload_id}"
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type == "application/zip":
@@ -82,6 +85,7 @@ class OrchestratorClient(Agent):
         return await self.left(payload)
 
     async def left(self, payload: PayloadDoc) -> tuple[PayloadDoc, bytes | None]:
+        """The payload, which has ended, with what it left."""
         try:
             url = f"{self._partial}/{payload.id}"
             async with self._call("GET", url, transfer=True) as answer:

@@ -43,8 +43,6 @@ class Registry:
         self._clock = clock
         self._unreachable_since: dict[str, float] = {}
         """agent -> since when it cannot be reached; while it can, since when it could not last"""
-        self._heartbeats: dict[str, float] = {}
-        """agent -> when the last heartbeat came, while further ones would be noticed"""
         self._refusals: dict[tuple[str, str], _Refusal] = {}
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
         self.use(clients)
@@ -57,7 +55,6 @@ class Registry:
         for name, old in former.items():
             if self._clients.get(name) is old:
                 continue
-            self._heartbeats.pop(name, None)
             if old.reachable:
                 self._unreachable_since[name] = self._clock.monotonic()
             for which in [one for one in self._refusals if one[0] == name]:
@@ -197,17 +194,12 @@ class Registry:
         since = now - self._unreachable_before.get(name, 0.0)
         return now - self._unreachable_since.setdefault(name, since)
 
-    def silent_s(self, name: str) -> float | None:
+    def silent_s(self, client: Agent) -> float | None:
         """For how long a reachable agent that sends heartbeats has sent none; None: it is in time,
         or whether it is cannot be known.
         """
-        heard = self._heartbeats.get(name)
-        silent_s = 0.0 if heard is None else self._clock.monotonic() - heard
-        return silent_s if silent_s > _LATE_S else None
-
-    def mark_not_listening(self, client: Agent) -> None:
-        """Until its next heartbeat it is not known whether it sends any."""
-        self._heartbeats.pop(client.name, None)
+        heard, now = client.heartbeat_at, self._clock.monotonic()
+        return now - heard if heard is not None and now - heard > _LATE_S else None
 
     def mark_up(self, client: Agent, health: AgentHealth) -> None:
         """It was reached, and says this of itself."""
@@ -221,7 +213,7 @@ class Registry:
 
     def mark_status(self, client: Agent, status: AgentStatus) -> bool:
         """How it is now. Returns whether it may be able to take more than before."""
-        self._heartbeats[client.name] = self._clock.monotonic()
+        client.heartbeat_at = self._clock.monotonic()
         health = client.health
         if health is None:
             return False
@@ -236,7 +228,7 @@ class Registry:
         if client.reachable:
             self._unreachable_since[client.name] = self._clock.monotonic()
         client.contact(why)
-        self.mark_not_listening(client)
+        client.heartbeat_at = None
 
 
 def _offers(client: Agent, service: str) -> bool:

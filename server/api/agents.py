@@ -84,7 +84,7 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
     configured = context.fleet.named(record.name)
     agent = configured if _in_use(context, record) else None
     unreachable_s = context.fleet.unreachable_s(record.name)
-    silent_s = context.fleet.silent_s(record.name) if agent else None
+    silent_s = context.fleet.silent_s(agent) if agent else None
     trouble = agent.trouble if agent else ""
     if silent_s is not None and not trouble:
         trouble = f"agent {record.name} has not said anything for {silent_s:.0f} s"

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Set
 from typing import Final
 
-from server.agents.agent import Agent
+from server.agents.orchestrator import OrchestratorClient
 from server.domain import outcome, states
 from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.jobs import Job
@@ -46,7 +46,7 @@ class Poll(Stage):
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)
-            elif agent is not None and not agent.supports_events:
+            elif isinstance(agent, OrchestratorClient):
                 for job in await self._database.read(jobs.in_states, states.AT_AGENT, name):
                     polled.add(job.key)
                     if (name, job.payload_id or 0) not in self._get.inbox:
@@ -76,7 +76,7 @@ class Poll(Stage):
         away = gone or unreachable_s > self._settings.server.agent_timeout
         return False, states.AT_AGENT - {JobState.UNKNOWN} if away else frozenset()
 
-    async def _ask(self, agent: Agent, job: Job) -> None:
+    async def _ask(self, agent: OrchestratorClient, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
         try:
             payload, result = await agent.poll(job.payload_id)

@@ -276,7 +276,7 @@ async def test_an_agent_without_a_heartbeat_for_two_seconds_is_silent_until_the_
 
         async def silent_after(seconds: float) -> float | None:
             await found.clock.advance(seconds)
-            return found.registry.silent_s("fake")
+            return found.registry.silent_s(found.client)
 
         assert await silent_after(3.0) is None, "an older agent sends none"
         for _ in range(2):
