@@ -116,7 +116,7 @@ class Server:
                 of.cancel.stop,
                 of.poll.stop,
                 of.get.stop,
-                of.agents.stop,
+                of.agents.run_once,
                 of.statistics.write,
                 of.tokens.write_uses,
                 of.audit.write,

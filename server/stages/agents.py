@@ -75,9 +75,15 @@ class Agents(Stage):
         """Store for how long agents were unreachable, and do what their states ask for. Returns how
         many jobs were moved.
         """
-        records = await self._database.read(agents.all_agents)
-        await self._store_unreachable(records)
-        moved = 0
+        records, moved = await self._database.read(agents.all_agents), 0
+        unreachable = {
+            record.id: unreachable_s
+            for record in records
+            if record.state is not AgentState.RETIRED
+            and (unreachable_s := self._fleet.unreachable_s(record.name)) is not None
+        }
+        if unreachable:  # a crash forgets what came since the last sweep
+            await self._database.write(agents.add_unreachable, unreachable)
         for record in records:
             if record.state is AgentState.LOST:
                 moved += await self._end_attempts(record.name)
@@ -85,21 +91,6 @@ class Agents(Stage):
                 retired = AgentState.RETIRED
                 await self._database.write(agents.set_state, record.id, retired, REMOVED, idle=True)
         return moved
-
-    async def stop(self) -> None:
-        """Store for how long agents were unreachable."""
-        await self._store_unreachable(await self._database.read(agents.all_agents))
-
-    async def _store_unreachable(self, records: Sequence[AgentRecord]) -> None:
-        """A crash forgets what came since the last sweep."""
-        unreachable = {
-            record.id: unreachable_s
-            for record in records
-            if record.state is not AgentState.RETIRED
-            and (unreachable_s := self._fleet.unreachable_s(record.name)) is not None
-        }
-        if unreachable:
-            await self._database.write(agents.add_unreachable, unreachable)
 
     # -- operators
 

@@ -156,7 +156,7 @@ async def test_unreachable_time_goes_on_over_restarts_without_the_time_when_no_s
         await server.reached()
         server.away()
         await machine.advance(100.0)
-        await server.agents.stop()
+        await server.agents.run_once()
     await machine.advance(DAY_S)
     async with run(tmp_path, machine) as server:
         assert server.unreachable_s() == 100.0
