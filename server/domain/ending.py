@@ -257,15 +257,13 @@ def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
         why = f"the server has no service {job.service} in its settings"
     if code:
         raise RetryRefused(job.id, code, why)
-    return _of_next_run(job, now, f"retried by {by}", {"by": by, "run": job.run + 1})
+    return next_run(job, now, f"retried by {by}", {"by": by, "run": job.run + 1})
 
 
-def retried_with(parent_id: int, child: Job, now: Micros) -> Move:
-    """As :func:`retried`, of a child that has not completed and whose parent was retried."""
-    return _of_next_run(child, now, f"queued again with job {parent_id}", {})
-
-
-def _of_next_run(job: Job, now: Micros, message: str, fields: Mapping[str, Any]) -> Move:
+def next_run(
+    job: Job, now: Micros, message: str, fields: Mapping[str, Any] = MappingProxyType({})
+) -> Move:
+    """As :func:`retried`, of a job that may be."""
     changes = queued_again(now, _OF_A_RUN) | {"run": job.run + 1}
     return move(job, JobState.QUEUED, now, message, None, changes, "job.retried", fields)
 

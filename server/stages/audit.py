@@ -44,24 +44,21 @@ class AuditTrail(Stage):
     async def write(self) -> int:
         """Keep all that was added. What cannot be kept now is kept later. Returns how many."""
         async with self._writing:  # whoever waits for an entry may find another writing it
-            return await self._write()
-
-    async def _write(self) -> int:
-        written = 0
-        while self._waiting:
-            entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
-            try:
-                await self._database.write(audit.keep, entries)
-            except Exception as problem:  # noqa: BLE001 - what is cancelled is written all the same
-                self._waiting.extendleft(reversed(entries))
-                waiting = len(self._waiting)
-                log.warning("audit.not_written", entries=waiting, why=str(problem))
-                return written
-            written += len(entries)
-        if self._dropped:
-            log.warning("audit.written_late", dropped=self._dropped)
-        self._dropped = 0
-        return written
+            written = 0
+            while waiting := len(self._waiting):
+                entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, waiting))]
+                try:
+                    await self._database.write(audit.keep, entries)
+                except Exception as problem:  # noqa: BLE001 - what is cancelled is written all the same
+                    self._waiting.extendleft(reversed(entries))
+                    waiting = len(self._waiting)
+                    log.warning("audit.not_written", entries=waiting, why=str(problem))
+                    return written
+                written += len(entries)
+            if self._dropped:
+                log.warning("audit.written_late", dropped=self._dropped)
+            self._dropped = 0
+            return written
 
     async def run_once(self) -> int:
         """Write, and now and then remove what has expired. Returns how many were written."""

@@ -56,7 +56,14 @@ class MakeInputs(Stage):
             return
         async with self._scratch.file() as file:
             try:
-                size, sha256 = await self._make(await self._parts(job), file)
+                parts = await self._parts(job)
+                async with merged_results(self._contents, self._scratch, parts) as merged:
+                    if merged.entries > MAX_MERGED:
+                        raise NoInputs(
+                            f"the results that it was to get have {merged.entries} files and "
+                            f"folders, more than {MAX_MERGED}"
+                        )
+                    size, sha256 = merged.size, await _write(merged, file)
             except UnusableResult as problem:
                 why = f"what it was to get below {problem.part.prefix} cannot be used"
                 raise NoInputs(f"{why}: {problem.why}") from None
@@ -65,15 +72,6 @@ class MakeInputs(Stage):
             except OSError as problem:
                 raise InputsNotMade(problem.strerror or str(problem)) from problem
             yield Inputs(size, sha256, file)
-
-    async def _make(self, parts: list[Part], file: ScratchFile) -> tuple[int, str]:
-        async with merged_results(self._contents, self._scratch, parts) as merged:
-            if merged.entries > MAX_MERGED:
-                raise NoInputs(
-                    f"the results that it was to get have {merged.entries} files and folders, "
-                    f"more than {MAX_MERGED}"
-                )
-            return merged.size, await _write(merged, file)
 
     async def _parts(self, job: Job) -> list[Part]:
         """Raises NoInputs."""

@@ -54,18 +54,14 @@ async def read_list(
     """What the store reads of the jobs that fit and that the principal may see. Raises
     NotAllowed.
     """
-    return await database.read_list(read, _visible(principal, where), *args, **more)
-
-
-def _visible(principal: Principal, where: Filter) -> Filter:
-    """What the principal may see of it. Raises NotAllowed."""
     visible = access.visible(principal)
     if visible.user_id is not None and where.user_id is None:
         where = replace(where, user_id=visible.user_id)
     # One job is no list, either.
     if visible.job_id is not None or visible.user_id not in (None, where.user_id):
         where = replace(where, user_id=_NOBODY)
-    return replace(where, submitted_by=visible.submitted_by)
+    where = replace(where, submitted_by=visible.submitted_by)
+    return await database.read_list(read, where, *args, **more)
 
 
 async def job_of_key(

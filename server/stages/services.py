@@ -89,7 +89,13 @@ class Services(Mapping[str, Service]):
                     record = replace(record, paused=True, paused_message=why, retired=True)
                 service = replace(service, in_file=False)
             if service is not None:
-                now[record.name] = _decided(service, record)
+                now[record.name] = replace(
+                    service,
+                    paused=record.paused,
+                    paused_message=record.paused_message,
+                    retired=not service.in_file and record.retired,
+                    record=record,
+                )
         applied = {name: self._settings.allowances.applied(one) for name, one in now.items()}
         self._now = MappingProxyType(applied)
         self._wakeups.services_changed()
@@ -184,14 +190,3 @@ class Services(Mapping[str, Service]):
         if name in self._settings.services:
             why = f"service {name} is in the server's settings file: {what} it there"
             raise Conflict("service_in_file", f"{why}, then reload the server (SIGHUP)")
-
-
-def _decided(service: Service, record: ServiceRecord) -> Service:
-    """The service with what its row says apart from settings."""
-    return replace(
-        service,
-        paused=record.paused,
-        paused_message=record.paused_message,
-        retired=not service.in_file and record.retired,
-        record=record,
-    )

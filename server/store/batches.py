@@ -119,7 +119,8 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
     )
     for child in found:
         if child.state in states.RETRIED_BY_HAND:
-            jobs.move(tx, ending.retried_with(parent_id, child, at))
+            message = f"queued again with job {parent_id}"
+            jobs.move(tx, ending.next_run(child, at, message))
     tx.rows(
         "UPDATE batches SET rest_after = :after WHERE parent_id = :parent",
         {"parent": parent_id, "after": found[-1].id if len(found) == _AT_ONCE else None},
