@@ -27,11 +27,6 @@ class Waiting:
     array_index: int | None = None
 
 
-def free_slots(service: Service, held: Mapping[str, int]) -> int:
-    """Slots of the service that are free, over all users; never negative."""
-    return max(0, service.max_runs - sum(held.values()))
-
-
 def pick(
     queue: Sequence[Waiting],
     held: Mapping[str, int],

@@ -245,7 +245,7 @@ def claim_fairly(
         an agent's slots are exceeded. Its cost does not depend on the length of the queue.
     """
     users, agents, runs = _held(tx, service.name, candidates, ended, services)
-    free = min(most, choose.free_slots(service, users))
+    free = max(0, min(most, service.max_runs - sum(users.values())))
     if not choose.room(candidates, agents, max(1, service.pack), runs, free):
         return []  # without a statement
     sql = "SELECT last_user, paused FROM services WHERE name = :service"
