@@ -44,9 +44,7 @@ class Loop:
     ) -> None:
         self.name, self._sweep, self._every_s = name, sweep, every_s
         self._until_next_s: Callable[[], float] = getattr(sweep, "until_next_s", lambda: math.inf)
-        self._wakeup, self._clock = wakeup, clock
-        self.failures: Counter | None = None
-        """Of all loops; the supervisor has it."""
+        self.wakeup, self._clock = wakeup, clock
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
         self._round_at = self.last_ok
@@ -66,29 +64,25 @@ class Loop:
         """Whether a sweep does not end, well or not, or the loop has ended."""
         return self._clock.monotonic() - self._round_at > self._every_s + PATIENCE_S
 
-    def wake(self) -> None:
-        """Make the next sweep come at once."""
-        self._wakeup.set()
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Return after ``stop`` is set and the loop was woken."""
+    async def run(self, stop: asyncio.Event, failures: Counter | None = None) -> None:
+        """Return after ``stop`` is set and the loop was woken. ``failures``: of all loops."""
         while not stop.is_set():
             self._round_at = self._clock.monotonic()
-            self._wakeup.clear()
+            self.wakeup.clear()
             wait_s = self._every_s
             try:
                 touched = await self._sweep.run_once()
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
-                if self.failures is not None:
-                    self.failures.labels(self.name).inc()
+                if failures is not None:
+                    failures.labels(self.name).inc()
             else:
                 self.last_ok = self._clock.monotonic()
                 logs.FOLDING.over("sweep.failed", sweep=self.name)
                 wait_s = min(wait_s, self._until_next_s())
                 if touched:
                     log.debug("sweep.done", sweep=self.name, touched=touched)
-            await wait_for(self._wakeup, wait_s, self._clock)
+            await wait_for(self.wakeup, wait_s, self._clock)
 
 
 class Supervisor:
@@ -110,16 +104,14 @@ class Supervisor:
         followers: called with the stop event; cancelled at the end, as they may hang on a socket.
         """
         self.loops = loops
-        for loop in loops:
-            loop.failures = self.failures
-        self._tasks = [asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in loops]
+        self._tasks = [asyncio.create_task(one.run(self._stop, self.failures)) for one in loops]
         self._following = [asyncio.create_task(one(self._stop)) for one in followers]
 
     async def stop(self, stages: Sequence[Callable[[], Awaitable[object]]]) -> None:
         """End sweeps where they end, cancel followers, then stop the stages, one by one."""
         self._stop.set()
         for loop in self.loops:
-            loop.wake()
+            loop.wakeup.set()
         for task in self._following:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, *self._following, return_exceptions=True)
