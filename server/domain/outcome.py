@@ -172,12 +172,22 @@ def advance(
         changes |= {"started_at": job.started_at or at, "heartbeat_at": at}
     if ended:
         live = None if payload.live is None else live_of(payload.live, now)
+        result = payload.result
+        facts |= {
+            "exit_code": payload.exit_code,
+            "stderr_tail": payload.stderr_tail,
+            "usage": payload.usage,
+            "warnings": payload.warnings,
+            "enforcement": payload.enforcement,
+            "stdout_bytes": result.stdout_bytes if result else None,
+            "stderr_bytes": result.stderr_bytes if result else None,
+        }
         if live is not None:
             facts |= {"progress": live.progress, "output": live.output}
             changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
         seen = dataclasses.replace(ending.behind(job, through), exit_code=payload.exit_code)
         end_of_it = _attempt_ended(seen, payload, service, now, uniform)
-        return ending.reported(job, end_of_it, through, changes, facts | _facts(payload), live)
+        return ending.reported(job, end_of_it, through, changes, facts, live)
     if not through:
         return None
     *before, last = through
@@ -203,19 +213,6 @@ def unreached(job: Job, service: Service, now: Micros, what: str, *, lost: bool)
 
 
 _LONGEST_WHY: Final = 500
-
-
-def _facts(payload: PayloadDoc) -> dict[str, Any]:
-    result = payload.result
-    return {
-        "exit_code": payload.exit_code,
-        "stderr_tail": payload.stderr_tail,
-        "usage": payload.usage,
-        "warnings": payload.warnings,
-        "enforcement": payload.enforcement,
-        "stdout_bytes": result.stdout_bytes if result else None,
-        "stderr_bytes": result.stderr_bytes if result else None,
-    }
 
 
 def _attempt_ended(
@@ -290,12 +287,6 @@ def _later(job: Job, service: Service, now: Micros, asked: RetryLater) -> Move:
     times = say_count(most, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
     return ending.end(job, service, now, JobState.FAILED, message, Reason.EXIT_CODE)
-
-
-def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
-    """An agent has taken the job."""
-    changes = {"payload_id": payload_id, "submitted_at": now}
-    return ending.move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
 
 
 def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:

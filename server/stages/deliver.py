@@ -173,7 +173,9 @@ class Deliver(Stage):
         if agent.supports_events:
             self._get.inbox.put(agent, payload, taken_at=now)
         else:
-            move = outcome.submitted(job, agent.name, payload.id, now)
+            to, message = JobState.SUBMITTED, f"agent {agent.name} has it"
+            changes = {"payload_id": payload.id, "submitted_at": now}
+            move = ending.move(job, to, now, message, changes=changes)
             await self._database.write(jobs.move, move)
 
     async def _refused(self, job: Job, no: RefusedByAgent) -> None:

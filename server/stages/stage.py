@@ -94,8 +94,7 @@ class Stage:
         moved = 0
         for start in range(0, len(wanted), _MOVED_AT_ONCE):
             some = wanted[start : start + _MOVED_AT_ONCE]
-            made = await self._database.write(jobs.move_all, some)
-            moved += sum(job is not None for job in made)
+            moved += await self._database.write(jobs.move_all, some)
         return moved
 
     async def _request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:

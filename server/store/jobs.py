@@ -255,9 +255,9 @@ def change(tx: Tx, job_id: int, rule: Callable[[Job], Move | None]) -> Job | Non
     return None if wanted is None else move(tx, wanted)
 
 
-def move_all(tx: Tx, moves: Iterable[Move]) -> list[Job | None]:
-    """As :func:`move`, for some moves in one transaction."""
-    return [move(tx, one) for one in moves]
+def move_all(tx: Tx, moves: Iterable[Move]) -> int:
+    """As :func:`move`, for some moves in one transaction; how many were made."""
+    return sum(move(tx, one) is not None for one in moves)
 
 
 def in_states(tx: Tx, states: Iterable[JobState], agent: str | None = None) -> list[Job]:

@@ -62,7 +62,7 @@ def test_every_state_has_a_row_and_is_reached_and_other_moves_are_refused_when_m
     with pytest.raises(IllegalTransition, match="job 17 is Completed, so it cannot become Running"):
         Move(17, 1, S.COMPLETED, S.RUNNING, 0, "")
     with pytest.raises(IllegalTransition):
-        outcome.submitted(job(state=S.RUNNING), "node", 4, NOW)
+        ending.move(job(state=S.RUNNING), S.SUBMITTED, NOW, "node has it")
 
 
 # -- what an agent says of the attempt: job, payload, where to and why, event, what changes
