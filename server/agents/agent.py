@@ -29,8 +29,8 @@ _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
 """For a large body, whose answer comes when it is stored."""
 _STALLED_S: Final = 120.0
 """Without taking a chunk of a bundle, until an agent counts as stuck."""
-_SMALL: Final = 256 << 10
-"""Bytes of a body that is sent at once."""
+SMALL: Final = 256 << 10
+"""Bytes of a body that is sent at once; and of a bundle, and inputs, that go with others."""
 
 
 def say_connection(problem: BaseException | str, ca_key: str) -> str:
@@ -70,7 +70,7 @@ class Body:
         self._source = source
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        if self.size <= _SMALL:
+        if self.size <= SMALL:
             body = b"".join([chunk async for chunk in self._source])
             self.sent = True
             self._wait(None)
@@ -287,7 +287,7 @@ class Agent:
     async def _post(self, url: str, body: Body) -> bytes:
         """Post bundles, and wait for the answer as long as the agent lives. Raises AgentError."""
         headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
-        patient = body.size > _SMALL or not self.supports_events
+        patient = body.size > SMALL or not self.supports_events
         body.patience = asyncio.timeout(_STALLED_S)  # for a connection, then for each chunk
         self._posts.add(body)
         try:

@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from server.agents import answers
-from server.agents.agent import SHORT_CALL, Agent, Body, Inputs
+from server.agents.agent import SHORT_CALL, SMALL, Agent, Body, Inputs
 from server.agents.answers import MAX_RESULT
 from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
@@ -45,8 +45,6 @@ from shared.wire import (
 log = structlog.get_logger()
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """A log that is followed ends after 15 s in which nothing was written."""
-_SMALL: Final = 256 << 10
-"""Bytes of a bundle, and inputs, that go with others."""
 _PING_BYTES: Final = 1 << 10
 _MOST_PAYLOADS: Final = 100_000
 """Of a list, and pages of it: what reads it keeps the name of each."""
@@ -139,7 +137,7 @@ class FerrymanAgent(Agent):
         async with self._sessions.contents.open(FileKind.BUNDLE, job.bundle) as bundle:
             whole = size + (0 if inputs is None else inputs.size)
             source = _one_after_the_other(bundle, None if inputs is None else inputs.file)
-            if whole > _SMALL:
+            if whole > SMALL:
                 return self._ordered(await self._sender.stream(order, size, source, whole), job)
             content = b"".join([chunk async for chunk in source])
         return self._ordered(await self._sender.order(SmallOrder(order, size, content)), job)

@@ -505,7 +505,7 @@ async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_t
 
 async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
     made = requests(monkeypatch)
-    monkeypatch.setattr(ferryman_agent, "_SMALL", 10)
+    monkeypatch.setattr(ferryman_agent, "SMALL", 10)
     monkeypatch.setattr(bulk, "MAX_SMALL", 10)
     async with connected(tmp_path) as pair:
         await pair.run(*pair.jobs(2))
