@@ -73,12 +73,6 @@ class Registry:
                 max_runs=client.max_runs.get(service),
                 packs=client.packs,
             )
-            for client in self._able(service)
-        ]
-
-    def _able(self, service: str) -> list[Agent]:
-        return [
-            client
             for client in self._clients.values()
             if client.accepts_work
             and _offers(client, service)
@@ -139,17 +133,13 @@ class Registry:
         offering = [client for client in self._clients.values() if _offers(client, service)]
         if not offering:
             return f"no agent of this server offers the service {service}"
-        able = self._able(service)
-        have, most = runs or {}, {one.name: one.max_runs.get(service, math.inf) for one in able}
-        full = [one for one in able if have.get(one.name, 0) >= most[one.name]]
+        able, have = self.candidates(service), runs or {}
+        full = [one for one in able if have.get(one.name, 0) >= (one.max_runs or math.inf)]
         left = [one for one in able if one not in full]
-        if any(
-            client.slots is None or held.get(client.name, 0) < client.slots + client.prefetch
-            for client in left
-        ):
+        if any(one.takes(held.get(one.name, 0)) for one in left):
             return ""
         reasons = [
-            f"agent {one.name} has as many jobs of {service} as it may have: {most[one.name]}"
+            f"agent {one.name} has as many jobs of {service} as it may have: {one.max_runs}"
             for one in full
         ]
         if left:
