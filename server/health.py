@@ -69,7 +69,7 @@ class Health:
             problems.append(Trouble(kind, str(failure)))
         silent = [Trouble(_SILENT, text) for text in await self._disk.problems()]
         problems += silent or self._disk_troubles
-        if self._waiting.hold_uploads(self._core.fleet):
+        if self._waiting.hold_uploads():
             problems.append(Trouble(TroubleKind.RESULTS_WAITING, self._waiting.sentence()))
         return problems
 

@@ -173,7 +173,7 @@ async def check_head(
             "upload_too_large",
             f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
-    if (waiting := context.get.results).hold_uploads(context.fleet):
+    if (waiting := context.get.results).hold_uploads():
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",

@@ -85,7 +85,7 @@ class Get(Stage):
         super().__init__(core)
         self._deferral = Deferral(core)
         self.inbox = Inbox(report_delay_s, core.clock, core.wakeups.sender.set)
-        self.results = Results(core.contents, core.scratch, core.clock, core.wakeups.send)
+        self.results = Results(core)
         self.progress = Progress(core)
         self._tasks = AgentTasks[Which]("payload.failed")
         self._kills = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MAX_KILLS))

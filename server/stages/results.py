@@ -6,18 +6,15 @@ import asyncio
 import errno
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, TypeAlias
 
 from server.agents.agent import Agent
-from server.agents.registry import Registry
 from server.domain.agents import NoSuchPayload, Unreachable
 from server.domain.jobs import Result
-from server.storage.contents import Contents
+from server.stages.stage import Core, Stage
 from server.storage.folder import PendingFiles
-from server.storage.scratch import Scratch
-from shared.clock import Clock
 from shared.units.durations import say_duration
 from shared.units.sizes import say_count, say_size
 from shared.wire import ResultInfo
@@ -70,23 +67,17 @@ def is_disk_full(problem: BaseException) -> bool:
     return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-class Results:
+class Results(Stage):
     """Downloads and stores results, whole and checked, and knows which wait for room on the
     server's disk.
 
     The oldest of those are tried first; one that does not fit does not hold up those behind it that
     do. An agent with one that does not fit gets no new job; when all have one, no upload is taken.
     So what an agent says that it has holds up its own work, not that of others.
-
-    Args:
-        on_end: called when one waits no more.
     """
 
-    def __init__(
-        self, contents: Contents, scratch: Scratch, clock: Clock, on_end: Callable[[], None]
-    ) -> None:
-        self._contents, self._scratch, self._clock = contents, scratch, clock
-        self._on_end = on_end
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
         self._downloads = defaultdict[str, asyncio.Semaphore](
             lambda: asyncio.Semaphore(_MAX_DOWNLOADS)
         )
@@ -109,9 +100,9 @@ class Results:
         """Whether there are such agents, and each has a result that does not fit."""
         return bool(names := set(agents)) and names <= self.held()
 
-    def hold_uploads(self, fleet: Registry) -> bool:
+    def hold_uploads(self) -> bool:
         """Whether all agents that can be reached have one, so that no upload is taken."""
-        return self.hold(agent.name for agent in fleet.all() if agent.reachable)
+        return self.hold(agent.name for agent in self._fleet.all() if agent.reachable)
 
     def sentence(self) -> str:
         """Empty: none waits."""
@@ -153,7 +144,7 @@ class Results:
     def done(self, which: Payload) -> None:
         """It was stored, or is not wanted any more."""
         if self._waiting.pop(which, None) is not None:
-            self._on_end()
+            self._wakeups.send()
 
     async def most(self) -> float:
         """Bytes of the largest result that the disk could hold if there were nothing else on it."""

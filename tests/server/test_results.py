@@ -17,6 +17,7 @@ from server.stages.deferral import children_of
 from server.stages.inputs import InputsNotMade, MakeInputs, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, Results
+from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import batches, bundles
@@ -31,16 +32,14 @@ MIB: Final = 1 << 20
 
 
 class Disk:
-    """Results of agent "node" that wait for ``available`` bytes, by number; and, in ``ends``, one
-    for each that waited no more.
-    """
+    """Results of agent "node" that wait for ``available`` bytes, by number."""
 
     def __init__(self, available: int) -> None:
-        self.available, self.ends, self.clock = available, list[None](), SimClock()
+        self.available, self.wakeups, self.clock = available, JobWakeups(), SimClock()
         self._measured = 0
         scratch: Any = SimpleNamespace(measure=self._measure, available=lambda: self._measured)
-        contents: Any = None
-        self.results = Results(contents, scratch, self.clock, lambda: self.ends.append(None))
+        how = {"scratch": scratch, "clock": self.clock, "wakeups": self.wakeups}
+        self.results = Results(core(**how))
 
     def _measure(self) -> None:
         if self.available < 0:
@@ -82,7 +81,7 @@ async def test_the_oldest_are_tried_first_all_that_fit_at_once(disk: Disk) -> No
         disk.results.done(("node", which))
     assert await disk.fit(105, *sizes[:2]) == [0], "what is given to one is not given to the next"
     assert await disk.fit(120, *sizes[:2]) == [0, 1]
-    assert len(disk.ends) == 2, "jobs are sent again to an agent whose results wait no more"
+    assert disk.wakeups.calls == 2, "jobs are sent again to an agent whose results wait no more"
 
 
 async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits(disk: Disk) -> None:
