@@ -10,7 +10,7 @@ from server.domain.errors import FerrymanError
 from server.domain.service import ByUser, Service
 from shared.clock import SECOND, Micros, say_time
 from shared.units.rates import UNLIMITED, Rate
-from shared.units.sizes import say_size
+from shared.units.sizes import say_count, say_size
 
 DAY: Final = 86_400 * SECOND
 EVERY_SERVICE: Final = ""
@@ -84,43 +84,63 @@ class Allowances:
         return replace(service, runs_by_user=ByUser(runs), queued_by_user=ByUser(queued))
 
 
-class DayUsed(FerrymanError):
-    """The user has uploaded as much as one user may in a day."""
+class OverQuota(FerrymanError):
+    """It is more than one user may have.
 
-    def __init__(self, user_id: str, used: int, size: int, most: int, now: Micros) -> None:
-        renewed = end_of_day(now)
-        left = say_size(max(0, most - used))
-        super().__init__(
-            "upload_quota",
-            f"user {user_id} has uploaded {say_size(used)} of the {say_size(most)} that one user "
-            f"may upload a day (upload_per_user_per_day), so {left} is left and this upload has "
-            f"{say_size(size)}: try again after {say_time(renewed)}",
+    Attributes:
+        retry_after_s: until there may be room; None: when some is made.
+    """
+
+    def __init__(self, code: str, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(code, message)
+        self.retry_after_s = retry_after_s
+
+
+def check_queue(user_id: str, service: str, waiting: int, new: int, most: int) -> None:
+    """Refuse so many new jobs beside those that wait. Raises OverQuota."""
+    if waiting + new <= most:
+        return
+    message = (
+        f"this queues {say_count(new, 'job')}: with what user {user_id} has waiting "
+        f"these are more than the {most} that service {service} allows"
+    )
+    if new == 1:
+        message = (
+            f"user {user_id} has {say_count(most, 'job')} of service {service} waiting, "
+            "which is the most the service allows; try again when some have started"
         )
-        self.retry_after_s = max(1, -((now - renewed) // SECOND))
+    raise OverQuota("queue_full", message, 30)
 
 
-class OverDay(FerrymanError):
-    """The upload is larger than all that one user may upload in a day."""
-
-    def __init__(self, user_id: str, size: int, most: int) -> None:
-        super().__init__(
-            "upload_over_quota",
-            f"this upload has {say_size(size)}, and user {user_id} may upload {say_size(most)} a "
-            "day (upload_per_user_per_day): make it smaller, or ask the operator for more",
+def check_stored(user_id: str, used: int, size: int, most: int) -> None:
+    """Refuse so many bytes beside those of the user's bundles and results. Raises OverQuota."""
+    if used + size > most:
+        left = say_size(max(0, most - used))
+        raise OverQuota(
+            "storage_full",
+            f"bundles and results of user {user_id} take {say_size(used)} of the {say_size(most)} "
+            f"that one user has here (stored_per_user), so {left} is left, too little for this "
+            "one: delete jobs that have ended, or wait until they expire",
         )
 
 
 def check_day(user_id: str, used: int, size: int, most: int, now: Micros) -> None:
-    """Refuse an upload. Raises DayUsed, OverDay.
-
-    Args:
-        used: bytes that were uploaded on that day before.
-        most: of a day.
-    """
+    """Refuse an upload beside what was uploaded on the same day before. Raises OverQuota."""
     if size > most:
-        raise OverDay(user_id, size, most)
+        raise OverQuota(
+            "upload_over_quota",
+            f"this upload has {say_size(size)}, and user {user_id} may upload {say_size(most)} a "
+            "day (upload_per_user_per_day): make it smaller, or ask the operator for more",
+        )
     if used + size > most:
-        raise DayUsed(user_id, used, size, most, now)
+        renewed, left = end_of_day(now), say_size(max(0, most - used))
+        raise OverQuota(
+            "upload_quota",
+            f"user {user_id} has uploaded {say_size(used)} of the {say_size(most)} that one user "
+            f"may upload a day (upload_per_user_per_day), so {left} is left and this upload has "
+            f"{say_size(size)}: try again after {say_time(renewed)}",
+            max(1, -((now - renewed) // SECOND)),
+        )
 
 
 def day_of(at: Micros) -> int:

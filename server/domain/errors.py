@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.units.sizes import say_count, say_size
+from shared.units.sizes import say_size
 from shared.wire import JobState
 
 
@@ -126,42 +126,11 @@ class BundleTooLarge(FerrymanError):
         )
 
 
-class QueueFull(FerrymanError):
-    """The user has as many jobs waiting as the service allows."""
-
-    def __init__(self, user_id: str, service: str, most: int, new: int = 1) -> None:
-        """``new``: how many jobs the upload, or the retry, brings."""
-        if new == 1:
-            message = (
-                f"user {user_id} has {say_count(most, 'job')} of service {service} waiting, "
-                "which is the most the service allows; try again when some have started"
-            )
-        else:
-            message = (
-                f"this queues {say_count(new, 'job')}: with what user {user_id} has waiting "
-                f"these are more than the {most} that service {service} allows"
-            )
-        super().__init__("queue_full", message)
-
-
 class BundleGone(FerrymanError):
     """The stored bundle that a job was to share was removed meanwhile. No caller gets it."""
 
     def __init__(self) -> None:
         super().__init__("bundle_gone", "the stored bundle is gone")
-
-
-class StorageFull(FerrymanError):
-    """The user's bundles and results take all the room that one user has."""
-
-    def __init__(self, user_id: str, used: int, most: int) -> None:
-        left = say_size(max(0, most - used))
-        super().__init__(
-            "storage_full",
-            f"bundles and results of user {user_id} take {say_size(used)} of the {say_size(most)} "
-            f"that one user has here (stored_per_user), so {left} is left, too little for this "
-            "one: delete jobs that have ended, or wait until they expire",
-        )
 
 
 class KeyReused(FerrymanError):

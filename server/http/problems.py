@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from server.domain.allowances import DayUsed, OverDay
+from server.domain.allowances import OverQuota
 from server.domain.errors import (
     AlreadyEnded,
     BadField,
@@ -20,8 +20,6 @@ from server.domain.errors import (
     KeyReused,
     NotAllowed,
     NotFound,
-    QueueFull,
-    StorageFull,
 )
 from server.domain.permits import PermitRefused
 from shared.http.middleware import Handler
@@ -41,15 +39,8 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     PermitRefused: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
-    StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    OverDay: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     FerrymanError: HTTPStatus.INTERNAL_SERVER_ERROR,
-}
-_RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
-    QueueFull: 30,
 }
 _LOGGED_A_SECOND: Final = 10.0
 
@@ -97,16 +88,16 @@ def translate(problem: Exception) -> Refusal | None:
             )
         case Denied():
             return Refusal(problem.status, problem.code, problem.message, headers=problem.headers)
+        case OverQuota():
+            wait_s = problem.retry_after_s
+            status = 413 if wait_s is None else 429
+            return Refusal(status, problem.code, str(problem), retry_after_s=wait_s)
         case FerrymanError():
-            wait_s = _RETRY_AFTER_S.get(type(problem))
-            if isinstance(problem, DayUsed):
-                wait_s = problem.retry_after_s
             return Refusal(
                 next(_STATUS[kind] for kind in type(problem).__mro__ if kind in _STATUS),
                 problem.code,
                 str(problem),
                 part=problem.field if isinstance(problem, BadField) else None,
-                retry_after_s=wait_s,
             )
         case FormRefused():
             return Refusal(problem.status, problem.code, problem.message, part=problem.part)

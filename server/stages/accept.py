@@ -115,7 +115,7 @@ class Accept(Stage):
             size: bytes of the upload, as far as they are known.
 
         Raises:
-            QueueFull, StorageFull, DayUsed, OverDay
+            OverQuota
         """
         user, service = request.user_id, request.service
         most = self._settings.allowances.quota(service, user)
@@ -143,8 +143,7 @@ class Accept(Stage):
 
         Raises:
             BadField: the bundle does not have the array's file, or that holds no tasks.
-            BundleTooLarge, QueueFull, StorageFull, DayUsed, OverDay, KeyReused,
-            OSError, TicketUsed
+            BundleTooLarge, OverQuota, KeyReused, OSError, TicketUsed
             BadField: it depends on a job that the caller cannot see.
         """
         check_size(request, bundle)

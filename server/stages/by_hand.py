@@ -90,7 +90,7 @@ class RetryByHand(Stage):
         Raises:
             NotAllowed, NoSuchJob
             RetryRefused: it has not ended, has completed, or its bundle is gone.
-            QueueFull: its user has as many jobs waiting as the service allows.
+            OverQuota: its user has as many jobs waiting as the service allows.
         """
         job = await read_job(self._database, principal, job_id)
         now, by = self._clock.now(), principal.name

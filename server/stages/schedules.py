@@ -104,7 +104,7 @@ class Schedules(Stage):
         bundle: BundleSummary,
     ) -> Schedule:
         """Add a schedule whose form is whole: its jobs are of this bundle. Raises BadField,
-        NotAllowed, BundleTooLarge, Conflict, StorageFull, DayUsed, OverDay, OSError.
+        NotAllowed, BundleTooLarge, Conflict, OverQuota, OSError.
         """
         own = job_fields(fields)
         cron, time_zone = " ".join(fields["cron"].split()), fields.get("time_zone") or "UTC"

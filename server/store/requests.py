@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from server.domain.access import Visible
-from server.domain.allowances import Quota, check_day
-from server.domain.errors import BundleGone, QueueFull, StorageFull
+from server.domain.allowances import Quota, check_day, check_queue, check_stored
+from server.domain.errors import BundleGone
 from server.domain.jobs import BatchRequest, Hold, Job, Move, NewJob, Step
 from server.domain.live import NewEvent
 from server.domain.permits import TicketUsed
@@ -41,7 +41,7 @@ def insert_job(
         before it is the job of that time.
 
     Raises:
-        QueueFull, StorageFull, DayUsed, OverDay
+        OverQuota
         BadField: it depends on a job that is not there, or not visible.
         TicketUsed: another job was made by its upload ticket.
         BundleGone: the bundle names no file, and there is none to share any more.
@@ -92,13 +92,13 @@ def check_quota(
     tx: Tx, most: Quota, user: str, service: str, size: int, at: Micros, children: int = 0
 ) -> None:
     """Refuse a job that is more than its user may have, in a transaction that writes. Raises
-    QueueFull, StorageFull, DayUsed, OverDay. ``size``: of its bundle.
+    OverQuota. ``size``: of its bundle.
     """
-    jobs = max(1, children)
-    if most.queued and count_queued(tx, service, user) + jobs > most.queued:
-        raise QueueFull(user, service, most.queued, jobs)
-    if most.stored and (stored := users.stored(tx, user)[user]) + size > most.stored:
-        raise StorageFull(user, stored, most.stored)
+    if most.queued:
+        waiting = count_queued(tx, service, user)
+        check_queue(user, service, waiting, max(1, children), most.queued)
+    if most.stored:
+        check_stored(user, users.stored(tx, user)[user], size, most.stored)
     if most.uploaded:
         check_day(user, users.uploaded(tx, at, user)[user], size, most.uploaded, at)
 
@@ -130,7 +130,7 @@ def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]
 def retry(
     tx: Tx, job_id: int, rule: Callable[[Job], Move], most_queued: Callable[[Job], int]
 ) -> Job | None:
-    """Queue an ended job again. Raises NoSuchJob, QueueFull.
+    """Queue an ended job again. Raises NoSuchJob, OverQuota.
 
     Args:
         rule: the move; raises what speaks against it.

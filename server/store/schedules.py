@@ -30,8 +30,8 @@ def all_schedules(tx: Tx) -> list[Schedule]:
 
 
 def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, most: Quota) -> Schedule:
-    """Add a schedule, which refers to its bundle. Raises Conflict, StorageFull, DayUsed, OverDay,
-    BundleGone. ``new``: the columns that it is made with.
+    """Add a schedule, which refers to its bundle. Raises Conflict, OverQuota, BundleGone.
+    ``new``: the columns that it is made with.
     """
     user, now = new["user_id"], new["created_at"]
     of_user = tx.rows("SELECT id, name FROM schedules WHERE user_id = :user", {"user": user})

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from server.domain.errors import NoSuchJob, QueueFull
+from server.domain.allowances import OverQuota
+from server.domain.errors import NoSuchJob
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
@@ -27,7 +28,7 @@ async def test_a_retry_needs_room_in_the_queue(world):
     await world.settle()
     for _ in range(3):
         await world.upload("ann", "s")
-    with pytest.raises(QueueFull):
+    with pytest.raises(OverQuota):
         await world.retry(LOCAL, job_id)
 
 

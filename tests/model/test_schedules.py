@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from server.domain.allowances import Allowance, Allowances, DayUsed
-from server.domain.errors import BadField, BundleTooLarge, StorageFull
+from server.domain.allowances import Allowance, Allowances, OverQuota
+from server.domain.errors import BadField, BundleTooLarge
 from server.domain.schedules import Schedule
 from server.domain.service import Service
 from shared.clock import iso
@@ -187,8 +187,8 @@ async def test_what_a_user_may_not_store_is_refused_and_leaves_nothing(world: Wo
     refusals: list[tuple[type[Exception], Allowance, dict[str, str]]] = [
         (BadField, Allowance(), {"timeout": "soon"}),
         (BundleTooLarge, Allowance(), {"service": "narrow"}),
-        (StorageFull, Allowance(stored=20, uploaded=99), {}),
-        (DayUsed, Allowance(uploaded=20), {}),
+        (OverQuota, Allowance(stored=20, uploaded=99), {}),
+        (OverQuota, Allowance(uploaded=20), {}),
     ]
     given: dict[str, Any] = {"service": "example", "cron": HOURLY}
     world.settings.allowances = Allowances(Allowance(uploaded=99))

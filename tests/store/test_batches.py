@@ -8,10 +8,10 @@ import pytest
 
 from server.domain import batch as rules
 from server.domain import ending
-from server.domain.allowances import Quota
+from server.domain.allowances import OverQuota, Quota
 from server.domain.batch import Batch
 from server.domain.choose import Candidate
-from server.domain.errors import ChildOfBatch, QueueFull
+from server.domain.errors import ChildOfBatch
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.store import batches, queue, retention
 from server.store.pages import Filter
@@ -178,11 +178,11 @@ async def test_a_parent_ends_only_as_its_children_were_seen(jobs: Store) -> None
 async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(jobs):
     parent = await array(jobs, 8, made=0)
     for batch in (BatchRequest(((0, 7, 1),)), None):
-        with pytest.raises(QueueFull):
+        with pytest.raises(OverQuota):
             await jobs.insert(new(batch=batch), "queued", Quota(8))
     assert await jobs.database.write(queue.count_queued, "s", "ann") == 8
     over = await cancelled(jobs, parent)
-    with pytest.raises(QueueFull):
+    with pytest.raises(OverQuota):
         await jobs.retry(over.id, lambda job: to(job, JobState.QUEUED), lambda _: 7)
     assert await jobs.retry(over.id, lambda job: to(job, JobState.QUEUED), lambda _: 8) is not None
 

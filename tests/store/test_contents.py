@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.domain.allowances import Quota
+from server.domain.allowances import OverQuota, Quota
 from server.domain.choose import Candidate
-from server.domain.errors import QueueFull
 from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Result
 from server.stages import merged_results
 from server.storage.contents import Contents
@@ -58,7 +57,7 @@ async def test_a_claim_brings_small_bundles_along(jobs: Store) -> None:
 async def test_what_is_refused_or_not_made_leaves_no_row(jobs: Store) -> None:
     job = await jobs.upload(bundle=Bundle("large", 1 << 20, "e"), idempotency_key="once")
     await jobs.insert(new(bundle=SMALL, idempotency_key="once"), "a repeat")
-    with pytest.raises(QueueFull):
+    with pytest.raises(OverQuota):
         await jobs.insert(new(bundle=SMALL), "one too many", Quota(queued=1))
     cancelled = await jobs.moved(end(job, JobState.CANCELLED))
     late = result("r", content=b"abc")
