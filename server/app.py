@@ -177,7 +177,7 @@ def loops(of: Context) -> list[Loop]:
     return [
         loop("sender", of.round, table.sender_interval, wakeups.sender),
         loop("progress", of.get.progress, _PROGRESS_EVERY_S),
-        loop("getter", of.poll, table.getter_interval, wakeups.getter),
+        loop("getter", of.poll, table.getter_interval),
         loop("canceller", of.cancel, _CANCEL_AGAIN_S, wakeups.canceller),
         loop("agents", of.agents, _AGENTS_EVERY_S),
         loop("audit", of.audit, _AUDIT_EVERY_S),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import functools
 from collections import defaultdict
 from collections.abc import AsyncIterable
@@ -25,15 +26,7 @@ from server.domain.jobs import ROW_BYTES, Attempt, FileKind, Job, Move, Result
 from server.stages.deferral import Deferral
 from server.stages.inbox import Inbox, Report, Which
 from server.stages.progress import Progress
-from server.stages.results import (
-    LOOK_AGAIN_S,
-    UNCHECKED,
-    WAITS_FOR_ROOM,
-    NoRoom,
-    Results,
-    is_disk_full,
-    not_stored,
-)
+from server.stages.results import LOOK_AGAIN_S, UNCHECKED, NoRoom, Results
 from server.stages.stage import AgentTasks, Core, Stage
 from server.store import jobs
 from shared.ids import AttemptKey
@@ -44,6 +37,7 @@ from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 log = structlog.get_logger()
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)  # of the server
 _MAX_KILLS: Final = 8  # of one agent at once
 
 
@@ -337,7 +331,6 @@ class Get(Stage):
         if is_gone or not agent.reachable:
             self._done(report)  # it is asked again, or reports everything again once it is back
             return
-        no_room = problem if isinstance(problem, OSError) and is_disk_full(problem) else None
         if isinstance(problem, AgentError | OSError):
             error = str(problem)
             log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=error)
@@ -345,8 +338,8 @@ class Get(Stage):
             log.error("payload.failed", agent=agent.name, key=payload.key, exc_info=problem)
         delay_s = _RETRY_DELAYS_S[min(report.tries, len(_RETRY_DELAYS_S)) - 1]
         try:
-            if no_room is not None:
-                await self._wait_for_room(report, no_room)
+            if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
+                await self._wait_for_room(report, problem)
                 delay_s = LOOK_AGAIN_S
             else:
                 await self._show_failing(report, problem)
@@ -360,7 +353,8 @@ class Get(Stage):
         if report.tries == UNKNOWN_AFTER:
             why = f"the result cannot be fetched: {problem}"
             if isinstance(problem, OSError):
-                why = not_stored(problem)
+                # For its user, so without names of folders.
+                why = f"the server cannot store the result: {problem.strerror or 'its disk failed'}"
             await self._database.write(self._be_unknown, report, why)
         now = self._clock.monotonic()
         if report.failing_since is None:
@@ -375,7 +369,8 @@ class Get(Stage):
         size = report.payload.result.size if report.payload.result else 0
         why = await self.results.add(report.which, problem, size)
         if report.tries > 1 or not why.is_brief:
-            await self._database.write(self._be_unknown, report, f"{WAITS_FOR_ROOM} {why}")
+            message = f"the result waits for room on {why}"
+            await self._database.write(self._be_unknown, report, message)
 
     def _be_unknown(self, tx: Tx, report: Report, message: str) -> None:
         """One whose end was reported before its start was written down is moved there first."""

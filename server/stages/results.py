@@ -24,14 +24,12 @@ UNCHECKED: Final = 1 << 20
 """Bytes of a result that is not worth a look at the disk before it is fetched."""
 LOOK_AGAIN_S: Final = 5.0
 """Until a result that waits for room is tried again, if it is still wanted."""
-WAITS_FOR_ROOM: Final = "the result waits for room on"
-"""How the message of its job begins; a :class:`NoRoom` is the rest."""
 Payload: TypeAlias = tuple[str, int]
 """Agent, and id of the payload there."""
 
 
 class NoRoom(OSError):
-    """A result does not fit on the server's disk now.
+    """A result does not fit on the server's disk now; its text is what it waits for room on.
 
     Args:
         size: bytes that it needs.
@@ -55,16 +53,6 @@ class NoRoom(OSError):
 
 def need(size: int, available: int) -> str:
     return f"{say_size(size)} needed, {say_size(max(0, available))} may be used"
-
-
-def not_stored(problem: OSError) -> str:
-    """That this server cannot store a result, for its user: without names of folders."""
-    return f"the server cannot store the result: {problem.strerror or 'its disk failed'}"
-
-
-def is_disk_full(problem: BaseException) -> bool:
-    """Whether it is the server's own disk that has no room."""
-    return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Results(Stage):
@@ -132,9 +120,7 @@ class Results(Stage):
             raise NoRoom(size, available)
 
     async def add(self, which: Payload, problem: OSError, size: int) -> NoRoom:
-        """It could not be stored, so it waits from now on, unless it does already; why. Of the
-        problem :func:`is_disk_full` holds.
-        """
+        """The disk is full, so it waits from now on, unless it does already; why."""
         if not isinstance(problem, NoRoom):
             problem = NoRoom(size, await self._look(), problem.strerror or "")
         since, _ = self._waiting.get(which, (self._clock.monotonic(), problem))

@@ -33,7 +33,6 @@ class JobWakeups(Wakeups):
         self._clock = clock or RealClock()
         self.sender = asyncio.Event()
         self.canceller = asyncio.Event()
-        self.getter = asyncio.Event()
         self.cleaner = asyncio.Event()
         self.dependencies = asyncio.Event()
         self.schedules = asyncio.Event()

@@ -143,7 +143,7 @@ async def test_stopping_lets_sweeps_end_and_stops_the_stages_last() -> None:
 
     loops = [
         Loop("sender", sweep, 60.0, wakeups.sender, clock),
-        Loop("getter", Sweep(clock), 60.0, wakeups.getter, clock),
+        Loop("getter", Sweep(clock), 60.0, wakeups.cleaner, clock),
     ]
     supervisor = Supervisor()
     with capture_logs() as logs:
