@@ -124,13 +124,13 @@ def deferred(job: Job, ended: Move, children: int) -> Move:
 
 
 def ends_otherwise(
-    job: Job, ended: Move, service: Service, to: JobState, message: str, reason: Reason | None
+    job: Job, service: Service, now: Micros, ended: Move, to: JobState, message: str, *why: Reason
 ) -> Move:
     """The job has ended well, and there is something about the children that it left: another end
     in place of ``ended``.
     """
     seen = ending.behind(job, ended.through)
-    move = ending.end(seen, service, ended.at, to, message, reason)
+    move = ending.end(seen, service, now, to, message, *why)
     changes = _without_end(ended)
     return ending.reported(job, move, ended.through, changes, ended.facts, ended.live)
 

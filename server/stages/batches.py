@@ -60,9 +60,9 @@ class Batches(Stage):
             parent, batch = begun, counted
         if parent.cancel_requested_at is None:
             while batch.rest_after is not None:
-                await self._database.write(batches.queue_again, parent.id, self._clock.now())
-                again = await self._database.read(batches.get, parent.id)
-                if again is None or again.rest_after == batch.rest_after:
+                now = self._clock.now()
+                again = await self._database.write(batches.queue_again, parent.id, now)
+                if again is None:
                     return  # it is to be cancelled
                 batch = again
             if batch.gives_up and batch.ended < batch.made:
@@ -94,12 +94,10 @@ class Batches(Stage):
                 children = rules.tasks(batch, first, _CHILDREN_AT_ONCE, lines)
             message = f"a child of job {parent.id}"
             now = self._clock.now()
-            if not await self._database.write(batches.make_children, batch, children, now, message):
-                return
-            self._measures.jobs.uploaded(now, parent.service, len(children))
-            made = await self._database.read(batches.get, parent.id)
+            made = await self._database.write(batches.make_children, batch, children, now, message)
             if made is None:
                 return
+            self._measures.jobs.uploaded(now, parent.service, len(children))
             batch = made
         log.info("batch.made", job_id=parent.id, children=batch.total)
 

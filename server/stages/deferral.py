@@ -122,7 +122,7 @@ class Deferral(Stage):
             return dataclasses.replace(ended, facts={**ended.facts, "warnings": warnings})
         if job.cancel_requested_at is not None:
             message = "cancelled; the children that it left are not run"
-            return self._instead(job, ended, JobState.CANCELLED, message)
+            return self._decide(batch.ends_otherwise, job, ended, JobState.CANCELLED, message)
         async with self._scratch.file() as content:
             most = self._service(job.service).max_children
             try:
@@ -131,14 +131,9 @@ class Deferral(Stage):
                 )
             except BundleError as problem:
                 message = f"the children that it left cannot be run: {problem}"
-                return self._instead(job, ended, JobState.FAILED, message, Reason.INVALID_BUNDLE)
+                why = JobState.FAILED, message, Reason.INVALID_BUNDLE
+                return self._decide(batch.ends_otherwise, job, ended, *why)
             return await self._defer(job, ended, bundle, count, content)
-
-    def _instead(
-        self, job: Job, ended: Move, to: JobState, message: str, reason: Reason | None = None
-    ) -> Move:
-        service = self._service(job.service)
-        return batch.ends_otherwise(job, ended, service, to, message, reason)
 
     async def _defer(
         self, job: Job, ended: Move, own: BundleSummary, count: int, content: ScratchFile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -18,8 +18,8 @@ from server.stages.merged_results import (
     MergedResults,
     Part,
     UnusableResult,
+    given_bundle,
     merged_results,
-    part_of,
 )
 from server.stages.stage import Stage
 from server.storage.scratch import ScratchFile
@@ -88,13 +88,11 @@ class MakeInputs(Stage):
         batch = await self._database.read(batches.get, job_id)
         if batch is not None and batch.total and not batch.has_gather:
             return await self._children(job_id, prefix)
-        try:
-            part = part_of(await self._database.read(jobs.get, job_id), prefix)
-        except NoSuchJob:
-            part = None
-        if part is None:
-            raise NoInputs(f"the result of job {job_id}, which it was to get, is gone")
-        return [part]
+        with suppress(NoSuchJob):
+            job = await self._database.read(jobs.get, job_id)
+            if job.result is not None:
+                return [Part(prefix, job.result, given_bundle(job), job.bundle_folder)]
+        raise NoInputs(f"the result of job {job_id}, which it was to get, is gone")
 
     async def _children(self, parent_id: int, prefix: str) -> list[Part]:
         children = await self._database.read_list(batches.child_results, parent_id)

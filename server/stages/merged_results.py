@@ -48,13 +48,6 @@ class Part:
         return hashlib.sha256(what.encode()).hexdigest()
 
 
-def part_of(job: Job, prefix: str) -> Part | None:
-    """What a job has left, in a folder; None: nothing."""
-    if job.result is None:
-        return None
-    return Part(prefix, job.result, given_bundle(job), job.bundle_folder)
-
-
 def given_bundle(job: Job) -> Bundle | None:
     """Whose files are given with a job's result, as far as it refers to them; None: the job has
     asked for what is new only.

@@ -102,14 +102,15 @@ def begin(tx: Tx, move: Move) -> Job | None:
     return parent
 
 
-def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
+def queue_again(tx: Tx, parent_id: int, at: Micros) -> Batch | None:
     """Begin a new run of those of the next children that have failed or were cancelled: of some
     hundreds, so that uploads get in between. How far it has come is in the batch: a crash leaves
-    children to be queued, and none that failed again since is queued twice.
+    children to be queued, and none that failed again since is queued twice. Returns the batch as it
+    is then; None: there is none to go on with.
     """
     parent, batch = jobs.get(tx, parent_id), get(tx, parent_id)
     if batch is None or batch.rest_after is None or parent.cancel_requested_at is not None:
-        return
+        return None
     found = records.jobs(
         tx,
         """
@@ -126,6 +127,7 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> None:
         {"parent": parent_id, "after": found[-1].id if len(found) == _AT_ONCE else None},
     )
     changed(tx, jobs.get(tx, parent_id))
+    return get(tx, parent_id)
 
 
 def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
@@ -153,9 +155,10 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
 
 def make_children(
     tx: Tx, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
-) -> bool:
-    """Queue the next children in one transaction, each as its parent is. False: nothing was
-    changed, because the parent does not wait for them or has made some since ``batch`` was read.
+) -> Batch | None:
+    """Queue the next children in one transaction, each as its parent is; the batch then. None:
+    nothing was changed, because the parent does not wait for them or has made some since ``batch``
+    was read.
     """
     parent_id = batch.parent_id
     counted = tx.rows(
@@ -170,7 +173,7 @@ def make_children(
         {"parent": parent_id, "made": batch.made, "count": len(children)},
     )
     if not counted:
-        return False
+        return None
     unheld = len(children)
     if batch.max_parallel:
         unheld = batch.max_parallel - (counted[0]["unended"] - len(children))
@@ -201,7 +204,7 @@ def make_children(
     tx.many("UPDATE jobs SET array_line = :line WHERE id = :id", each)
     queued(tx, parent.service, parent.user_id, len(children))
     changed(tx, parent)
-    return True
+    return get(tx, parent_id)
 
 
 def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
