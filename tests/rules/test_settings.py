@@ -92,6 +92,9 @@ def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_p
     assert f"\n{file}: server.port: " in said
     assert f"\n{file}: services.a.max_run: no such setting" in said
     assert "\nFERRYMAN_SERVER__MAX_FILES: server.max_files: " in said
+    monkeypatch.setenv("FERRYMAN_SERVR__PORT", "1")
+    with pytest.raises(SettingsError, match=r"^FERRYMAN_SERVR__PORT: no such.*FERRYMAN_SERVER"):
+        load.read(None, {})
 
 
 @each("text", [b"\xff\xfe", b"a = " + b"[" * 50_000, b"a = " + b"9" * 5_000])
