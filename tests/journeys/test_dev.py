@@ -2,12 +2,14 @@
 its two programs, each alone, as on two machines.
 """
 
+import asyncio
 import os
 import re
 import select
 import signal
 import socket
 import subprocess
+import uuid
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +17,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from ferryman import JobState, SyncClient
+from ferryman import Client, JobState, SyncClient
 from ferryman.dev import default_data_dir, known_agent, reserved
 from shared.http.sockets import listen
 from tests.kit import command_line, dev_program
 from tests.kit.dev_program import DevProgram, born, launch, marked, ready, traces
+from tests.kit.programs import Program
 
 FREE = ("--port", "0", "--agent-port", "0")
 SLEEP = {"run.sh": b"sleep 600"}
@@ -156,3 +159,30 @@ def test_a_reserved_port_is_given_to_the_agent_and_to_nobody_else():
         listen("127.0.0.1", port).close()
     with reserved(9000) as given:
         assert given == 9000
+
+
+async def test_following_a_job_survives_a_kill_9_of_the_server(tmp_path):
+    mark, config = uuid.uuid4().hex, tmp_path / "ferryman.toml"
+    agent = Program("client_agent", tmp_path, mark, "--config", str(config), "--name", "far-away")
+    server = Program("server", tmp_path, mark, "--config", str(config))
+    config.write_text(
+        '[agent]\ntokens = ["for-the-agent-only"]\nservices = ["dock"]\n[server]\n'
+        f'tokens = ["{TOKEN}"]\n[services.dock]\n[agents.near]\n'
+        f'url = "{agent.url}"\ntoken = "for-the-agent-only"\n'
+    )
+    with agent.running(), server.running():
+        async with Client(server.url, user="ada", retry_for=30, token=TOKEN) as client:
+            script = {"run.sh": b"sleep 2; echo kept > kept.txt"}
+            job = await client.submit(script, service="dock")
+            seen = []
+            async for event in client.events(job.id):
+                seen.append(event.status)
+                if event.status is JobState.RUNNING:
+                    await asyncio.to_thread(server.kill)
+                    await asyncio.to_thread(server.start)
+            assert (seen[0], seen[-1]) == (JobState.QUEUED, JobState.COMPLETED)
+            assert seen.count(JobState.RUNNING) == 1
+            ended = await client.status(job.id)
+            assert (ended.attempt, ended.agent) == (1, "near")
+            assert (await client.download(job.id, tmp_path)).checked
+    assert "far-away" in agent.log
