@@ -141,7 +141,7 @@ class Deferral(Stage):
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file, few = await self._contents.keep(pending, content, own.size)
             move = batch.deferred(job, ended, count)
-            bundle = Bundle(file, own.size, own.digest, content=few)
+            bundle = Bundle(file, own.size, own.digest, own.own_modes, few)
             kept = await self._database.write(batches.defer, move, count, bundle)
             if kept is None:
                 return False

@@ -200,6 +200,25 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_b
     assert unzipped(body)["left-out.txt"].count(b"/: there is none") == cancelled
 
 
+async def test_children_keep_what_is_executable_though_others_have_the_same_files(place: Place):
+    modes, found = [0o755, 0o644], list[int]()
+
+    def script(process: FakeProcess) -> None:
+        folder = process.workspace.path
+        if process.read("run.sh") == RUN:
+            process.write("children/a/run.sh", b"exit 1\n")
+            process.write("children/a/tool", b"")
+            (folder / "children/a/tool").chmod(modes[len(found)])
+        else:
+            found.append((folder / "tool").stat().st_mode & 0o777)
+        process.finish()
+
+    place.does(script)
+    for _ in (1, 2):
+        assert (await place.job(await place.upload()))["status"] == "Completed"
+    assert [mode & 0o100 for mode in found] == [0o100, 0]
+
+
 @each("names, says", [("abc", ""), ("abcd", "more than 3")])
 async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_run(
     place: Place, names: str, says: str
