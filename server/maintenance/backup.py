@@ -289,6 +289,7 @@ def bring(source: Path, target: Path, tx: Tx, *, digests: bool = False) -> Broug
                     _link_or_copy(path, there)
                     path = there
                 if trouble_of(path, file, digests=digests):
+                    seen[there] = brought.damaged
                     brought.damaged.append(file)
         except FileNotFoundError:
             seen[there] = brought.missing
