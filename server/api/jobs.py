@@ -76,8 +76,9 @@ async def page(request: web.Request, context: Context) -> JobPage:
     """Jobs, newest first."""
     where = job_filter(request.query, context.clock.now())
     if _KEY in request.query:
-        if more := request.query.keys() - {_KEY, "user"}:
-            raise invalid(_KEY, f"it goes with user, and not with {min(more)}")
+        others = request.query.keys() - {_KEY, "user", "limit", "cursor"}
+        for other in sorted(filter(request.query.get, others)):
+            raise invalid(other, f"{_KEY} goes with user, and with nothing else")
         user = where.user_id or visible(request[PRINCIPAL]).user_id
         return await _page_of_key(request, context, user, request.query[_KEY])
     limit = int_param(request, "limit", 50, 1, 500)

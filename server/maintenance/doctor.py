@@ -190,7 +190,6 @@ async def _of_agent(
     try:
         async with session.get(url, headers=headers, ssl=ssl) as answer:
             status, date, health = answer.status, answer.headers.get("Date"), AgentHealth(status="")
-            clock_s = parsedate_to_datetime(date).timestamp() if date else None
             if table.url and status == 200:
                 async with session.get(
                     table.url.rstrip("/") + "/health", headers=headers, ssl=ssl
@@ -217,8 +216,8 @@ async def _of_agent(
         text = f"it has version {theirs}, this is {ours}"
         hint = "bring both to the same version, in any order"
         found.append(Finding(about, "warning", text, hint))
-    if clock_s is not None:
-        skew = abs(clock_s - clock.now() / SECOND)
+    with contextlib.suppress(ValueError, OverflowError):  # it is malformed, or there is none
+        skew = abs(parsedate_to_datetime(date or "").timestamp() - clock.now() / SECOND)
         if skew > _MAX_SKEW_S + 1:  # its time is cut to a whole second
             text = f"its clock and this one differ by {skew:.0f} s"
             hint = "on the one that is wrong: timedatectl status"

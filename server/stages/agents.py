@@ -173,8 +173,10 @@ class Agents(Stage):
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
         changed = await self._database.write(agents.set_state, record.id, state, message)
-        if changed is None:  # it has said meanwhile what its own id is
-            return await self._set(await self.find(record.name), state, message)
+        if changed is None:  # it has said meanwhile what its own id is, and may be reachable
+            raise Conflict(
+                "agent_replaced", f"agent {record.name} is another now: look at it again"
+            )
         self._fleet.remember([changed])
         log.info("agent.state_set", agent=record.name, state=state, why=message)
         return changed

@@ -43,13 +43,17 @@ class AuditTrail(Stage):
 
     async def write(self) -> int:
         """Keep all that was added. What cannot be kept now is kept later. Returns how many."""
+        # Who asks may be cancelled; what it takes out is kept or put back all the same.
+        return await asyncio.shield(asyncio.create_task(self._write()))
+
+    async def _write(self) -> int:
         async with self._writing:  # whoever waits for an entry may find another writing it
             written = 0
             while waiting := len(self._waiting):
                 entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, waiting))]
                 try:
                     await self._database.write(audit.keep, entries)
-                except Exception as problem:  # noqa: BLE001 - what is cancelled is written all the same
+                except Exception as problem:  # noqa: BLE001
                     self._waiting.extendleft(reversed(entries))
                     waiting = len(self._waiting)
                     log.warning("audit.not_written", entries=waiting, why=str(problem))

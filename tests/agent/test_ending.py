@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import itertools
 import os
 import shutil
@@ -216,7 +217,7 @@ def copy_at_each_step(
         def call(*args: Any, **more: Any) -> Any:
             look(f"before {name}")
             given = work(*args, **more)
-            if asyncio.iscoroutine(given):
+            if inspect.isawaitable(given):
                 return then(given)
             look(f"after {name}")
             return given

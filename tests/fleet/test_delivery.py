@@ -279,13 +279,13 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     south, payload = await one_sent(world)
     world.get.inbox._delay_s = 0.05
     connected = copy.copy(south)
-    world.get.settle = mock.AsyncMock(wraps=world.get.settle)
+    world.get.settle = mock.Mock(wraps=world.get.settle)
     south.start(payload)
     await world.get.stop(south.name)
     south._report(payload)  # as who has asked by the former one does
     connected._report(payload)
     await world.clock.advance(0.05)
-    ((report,),) = [one.args for one in world.get.settle.await_args_list]
+    ((report,),) = [one.args for one in world.get.settle.call_args_list]
     assert report.agent is connected
     assert await world.state(1) is JobState.RUNNING
 

@@ -100,7 +100,7 @@ async def test_a_key_gives_its_job_only_to_who_may_see_it(crowd: Crowd) -> None:
     query = f"/api/v1/jobs?user=ann&idempotency_key={key['Idempotency-Key']}"
     for who, count in counts.items():
         assert len((await crowd.ask(who, "GET", query)).document["items"]) == count, who
-    wrong = {"": "missing_user", "user=ann&state=Failed&": "invalid_idempotency_key"}
+    wrong = {"": "missing_user", "user=ann&state=Failed&": "invalid_state"}
     for other, code in wrong.items():
         said = await crowd.ask("portal", "GET", query.replace("user=ann&", other))
         assert (said.status, said.code) == (400, code)
