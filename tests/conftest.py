@@ -137,13 +137,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     timeout hit it between two steps of a task: nobody wakes that task any more.
     """
 
+    longer = 10 if item.get_closest_marker("slow") else 1  # it may remove a whole system
+
     def fail(_signum: int, _frame: object) -> None:
-        pytest.fail(f"its fixtures did not end within {TEARDOWN_S:g} s", pytrace=False)
+        pytest.fail(f"its fixtures did not end within {longer * TEARDOWN_S:g} s", pytrace=False)
 
     stderr = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(KILLED_AFTER_S, exit=True, file=stderr)
+    faulthandler.dump_traceback_later(longer * KILLED_AFTER_S, exit=True, file=stderr)
     former = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, TEARDOWN_S, TIMEOUT_AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, longer * TEARDOWN_S, TIMEOUT_AGAIN_S)
     try:
         return (yield)
     finally:
