@@ -55,15 +55,12 @@ def _by_name(*functions: Callable[..., Any]) -> Mapping[str, Callable[..., Any]]
 
 _READS: Final[Mapping[str, Callable[..., Any]]] = {
     "events": lambda tx, job, after=0, limit=10**9: events.of_job(tx, job, after, limit),
-    "latest_events": events.latest,
     "all_events": events.page,
     "moves": events.moves,
     "attempts": lambda tx, job, most=10**9: store_jobs.attempts(tx, job, most),
     "attempt": store_jobs.attempt,
     "users": users.named,
     "waiting_users": users.waiting,
-    "stored_of": users.stored,
-    "uploaded_of": users.uploaded,
     "uploaded": lambda tx, user, at: users.uploaded(tx, at, user)[user],
     "unmet": dependencies.unmet,
     "waiting_for": dependencies.waiting_for,
@@ -90,7 +87,7 @@ _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "begin_batch": batches.begin,
     "end_batch": batches.end,
     **_by_name(
-        *(store_jobs.move, bundles.stop_sharing, queue.release_delayed),
+        *(store_jobs.move, queue.release_delayed),
         *(requests.retry, requests.change_service, requests.request_delete, requests.change_tags),
         *(batches.make_children, batches.defer, retention.forget, retention.forget_old),
     ),

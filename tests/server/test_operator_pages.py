@@ -167,6 +167,7 @@ async def test_users_are_listed_with_what_they_have_of_their_quotas(
     stored = await Jobs(place.server.context.database).stored("7")
     rows = {row[0]: row for row in page.main.one("table", aria_label="Users by name").rows()}
     assert f"{stored} B of 1.9 MiB" in rows["7"][4]
+    assert f"{stored} B of 976.6 KiB" in rows[place.user][4], "it has the same bundle"
     assert rows["7"][1:4] == ["1", "1", "0"]
     assert "With work now" in (await admin.see("/users")).text
     assert "No user has a name from there on" in (await admin.see("/users?from=zz")).text

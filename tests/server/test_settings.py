@@ -371,7 +371,7 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
     # A change replaces the settings, and keeps the variables that it does not name.
     status, found = await ask(place, "PUT", f"/{name}", {"max_runs": 3})
     assert (status, found["timeout_s"], found["max_runs"]) == (200, 3_600.0, 3)
-    assert found["env"] == ["A", "KEY"]
+    assert (found["env"], found["changed_at"] > made["changed_at"]) == (["A", "KEY"], True)
     assert (await launched(place))[0]["KEY"] == SECRET
 
 
@@ -411,12 +411,12 @@ async def test_wrong_settings_are_refused_by_name_and_change_nothing(place, body
 
 async def test_a_retired_service_takes_no_uploads_and_finishes_what_it_has(place):
     name = f"/{place.service}"
-    await ask(place, "PUT", name, {"max_runs": 1})
+    _, made = await ask(place, "PUT", name, {"max_runs": 1})
     place.does(None)
     running, queued = [await place.upload() for _ in range(2)]
     process = await place.process(running)
     status, found = await ask(place, "DELETE", name)
-    assert (status, found["retired"]) == (200, True)
+    assert (status, found["retired"], found["changed_at"] > made["changed_at"]) == (200, True, True)
     with pytest.raises(AssertionError, match="this server has: "):
         await place.upload()
     move = {"action": "move", "service": place.service, "ids": [queued]}

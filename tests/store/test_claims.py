@@ -166,13 +166,6 @@ async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent
     assert await jobs.queued_before([last.id], 9) == {last.id: 1}
 
 
-async def test_a_job_that_is_to_be_cancelled_is_not_claimed(jobs: Store) -> None:
-    (job,) = await jobs.added("ann")
-    await jobs.request_cancel(job.id, 15)
-    assert await claim(jobs, Service("s")) == []
-    assert [one.id for one in await jobs.to_cancel()] == [job.id]
-
-
 async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(jobs: Store) -> None:
     for now, released in ((40, 0), (49, 0), (50, 1)):
         of = Service(f"s{now}")

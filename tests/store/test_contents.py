@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,9 +65,10 @@ async def test_what_is_refused_or_not_made_leaves_no_row(jobs: Store) -> None:
     assert await rows(jobs) == {}
 
 
-async def test_small_results_of_all_attempts_go_with_their_job(jobs: Store) -> None:
+async def test_results_of_all_attempts_go_with_their_job(jobs: Store) -> None:
+    """Rows and files alike; r1 and r4 are files."""
     sent = await jobs.to(await jobs.claimed(bundle=SMALL), JobState.SUBMITTED)
-    facts = {"result": result("r1", content=b"one")}
+    facts = {"result": result("r1")}
     back = await jobs.to(sent, JobState.QUEUED, changes={"agent": None}, facts=facts)
     again = await jobs.to(back, JobState.PROCESSING, changes={"agent": "node"})
     over = await jobs.moved(end(again, JobState.FAILED, result=result("r2", content=b"two")))
@@ -76,12 +76,19 @@ async def test_small_results_of_all_attempts_go_with_their_job(jobs: Store) -> N
     same = replace(SMALL, file="b")
     other = await jobs.moved(end(await jobs.claimed(bundle=same), JobState.FAILED))
     assert await jobs.attach_result(other.key, result("r3", content=b"three"))
-    assert await rows(jobs) == {"a": b"first", "r1": b"one", "r2": b"two", "r3": b"three"}
+    assert await rows(jobs) == {"a": b"first", "r2": b"two", "r3": b"three"}
+    assert await jobs.files_in_use(["r1", "r2", "late"]) == {"r1", "r2"}
     assert await jobs.stored("ann") == 2 * 5 + 3 * 3, "they count as files do"
     large = await jobs.moved(end(await jobs.claimed(), JobState.FAILED, result=result("r4")))
-    assert await jobs.clean([clean(over), clean(large)]) == (2, [(R, "r4"), (B, "b")][::-1])
+    jobs.changed.clear()
+    assert await jobs.clean([clean(over), clean(large)]) == (2, [(B, "b"), (R, "r1"), (R, "r4")])
+    assert [one.state for one in jobs.changed] == [JobState.CLEANED] * 2
     assert await rows(jobs) == {"a": b"first", "r3": b"three"}
-    assert await jobs.delete(other.id) == []
+    left = [(one.state, one.result) for one in await jobs.attempts(over.id)]
+    assert left == [(JobState.FAILED, None)] * 2
+    assert not await jobs.attach_result(over.key, result("late"))
+    assert await jobs.stored("ann") == 5 + 3
+    assert await jobs.delete(other.id) == await jobs.attempts(other.id) == []
     assert await rows(jobs) == {}
 
 
@@ -139,14 +146,6 @@ async def test_what_is_gone_or_shorter_than_it_was_is_an_error(contents, jobs):
         async with contents.open(R, replace(large, size=large.size - 1)):
             pass
     assert problem.value.errno == errno.EIO
-
-
-async def test_a_row_takes_no_space_that_is_to_stay_free(contents, monkeypatch) -> None:
-    full: Callable[[object], int] = lambda _: 0  # noqa: E731
-    monkeypatch.setattr(Scratch, "free_bytes", full)
-    contents._scratch.measure()
-    with pytest.raises(OSError, match="No space left"):
-        await kept(contents, b"few", as_file=False)
 
 
 async def test_a_row_is_there_until_the_thread_that_reads_it_ends(contents, jobs, monkeypatch):

@@ -276,25 +276,6 @@ async def test_a_job_has_thirty_two_tags_at_most_however_they_come(jobs: Store) 
     assert len(swapped.tags) == 32
 
 
-async def test_users_are_listed_by_name_with_what_each_has(jobs: Store) -> None:
-    for user in ("bob", "ann", "zoe", "ann", "Bob"):
-        await jobs.insert(new(user), "queued", Quota(uploaded=100))
-    for begin, most, found in (
-        ("", 10, ["Bob", "ann", "bob", "zoe"]),
-        ("", 2, ["Bob", "ann"]),
-        ("b", 10, ["bob", "zoe"]),
-        ("bob", 1, ["bob"]),
-        ("zz", 10, []),
-    ):
-        assert await jobs.users(begin, most) == found
-    stored = await jobs.stored_of("ann", "bob", "none")
-    uploaded = await jobs.uploaded_of(0, "ann", "bob", "none")
-    assert (stored["none"], uploaded["none"]) == (0, 0)
-    for user in ("ann", "bob"):
-        assert stored[user] == await jobs.stored(user) > 0
-        assert uploaded[user] == await jobs.uploaded(user, 0) > 0
-
-
 async def test_who_waits_is_listed_for_a_service(jobs: Store) -> None:
     for user, service in (("bob", "s"), ("ann", "s"), ("ann", "s"), ("zoe", "other")):
         await jobs.upload(user, service)

@@ -117,15 +117,3 @@ async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, databa
     events = await jobs.events(job.id)
     assert [one.state for one in events if one.is_move] == ["Queued", "Processing", "Queued"]
     assert [one.event for one in events if not one.is_move] == ["job.tagged"] * 3
-
-
-async def test_the_latest_events_come_first(jobs) -> None:
-    job, other = await running(jobs), await running(jobs)
-    newest = [one.seq for one in await jobs.events(job.id)][::-1]
-    assert len(newest) >= 3
-    first = await jobs.latest_events(job.id, 2)
-    assert [one.seq for one in first] == newest[:2]
-    every = await jobs.latest_events(job.id, 100)
-    assert [one.seq for one in every] == newest
-    assert {one.job_id for one in every} == {job.id} != {other.id}
-    assert await jobs.latest_events(9_999, 5) == []

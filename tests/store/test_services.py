@@ -1,12 +1,10 @@
 """What every store must keep of services that operators made, changed or paused."""
 
-from dataclasses import replace
-
 import pytest
 
 from server.domain.access import Visible
 from server.domain.choose import Candidate
-from server.domain.service import Service, ServiceRecord
+from server.domain.service import Service
 from server.store import services as rows
 from shared.clock import utc
 from shared.sqlite.database import Database
@@ -19,17 +17,6 @@ ANY = [Candidate("node", None)]
 @pytest.fixture
 def services(database: Database) -> Calls:
     return Calls(database, rows)
-
-
-async def test_a_service_keeps_its_variables_and_is_in_use_again_once_it_is_put(services):
-    await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, 10)
-    await services.put("gpu", {"timeout": "2h"}, None, 20)
-    known = ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, changed_at=20)
-    assert await services.all_services() == [known]
-    await services.retire("gpu", 30)
-    assert await services.all_services() == [replace(known, retired=True, changed_at=30)]
-    await services.put("gpu", {"timeout": "2h"}, None, 40)
-    assert await services.all_services() == [replace(known, changed_at=40)]
 
 
 async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(jobs, services):
@@ -57,10 +44,7 @@ async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_as
     for where, queued, in_work, oldest in (
         (Visible(), 4, 1, 10),
         (Visible(user_id="ann"), 2, 1, 20),
-        (Visible(user_id="bob"), 2, 0, 10),
-        (Visible(user_id="cy"), 0, 0, None),
         (Visible(submitted_by="portal"), 2, 1, 30),
-        (Visible(submitted_by="other"), 1, 0, 20),
         (Visible(user_id="ann", submitted_by="portal"), 1, 1, 40),
         (Visible(user_id="bob", submitted_by="other"), 0, 0, None),
     ):
