@@ -1,13 +1,23 @@
 """Fixtures of tests that run many histories of the real parts in this process."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.memory_folder import tmp_path
+from tests.model.simulation import World, simulated
 
 __all__ = ["tmp_path"]
+
+
+@pytest.fixture
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """It has the services of the test's module, and has started."""
+    with simulated(tmp_path, request.module.SERVICES) as found:
+        await found.start()
+        yield found
 
 
 @pytest.fixture(scope="module", autouse=True)

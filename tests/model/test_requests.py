@@ -1,8 +1,5 @@
 """What users ask for of a job, and what becomes of what it leaves, on simulated time."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from server.domain.allowances import OverQuota
@@ -10,16 +7,8 @@ from server.domain.errors import NoSuchJob
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
-from tests.model.simulation import World, simulated
 
 SERVICES = {"s": Service("s", queued_per_user=3, expires_after_s=100.0)}
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    with simulated(tmp_path, SERVICES) as world:
-        await world.start()
-        yield world
 
 
 async def test_a_retry_needs_room_in_the_queue(world):

@@ -1,7 +1,5 @@
 """Schedules on simulated time: which times make a job, whatever happens at them."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from server.domain.service import Service
 from shared.clock import iso
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits
-from tests.model.simulation import World, simulated
+from tests.model.simulation import World
 
 HOURLY = "0 * * * *"
 HOUR = 3_600.0
@@ -22,13 +20,6 @@ SERVICES = {
     "full": Service("full", queued_per_user=1),
     "narrow": Service("narrow", limits=Limits(disk=4)),
 }
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    with simulated(tmp_path, SERVICES) as world:
-        await world.start()
-        yield world
 
 
 async def until(world: World, minute: int) -> None:

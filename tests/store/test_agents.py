@@ -8,7 +8,6 @@ from server.domain.agents import REPLACED, AgentRecord, Contact
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.store import agents as rows
 from server.store.identity import new_start
 from shared.clock import SECOND
 from shared.ids import AttemptKey, Start
@@ -20,11 +19,6 @@ S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"
 NORTH = Contact("north", "ferryman", ADDRESS)
 SETTINGS = {"north": ADDRESS}
-
-
-@pytest.fixture
-def agents(database: Database) -> Calls:
-    return Calls(database, rows)
 
 
 async def held(jobs: Jobs, agent: str) -> Job:

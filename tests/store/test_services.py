@@ -1,22 +1,13 @@
 """What every store must keep of services that operators made, changed or paused."""
 
-import pytest
-
 from server.domain.access import Visible
 from server.domain.choose import Candidate
 from server.domain.service import Service
-from server.store import services as rows
 from shared.clock import utc
-from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.kit.store import Calls, claim
+from tests.kit.store import claim
 
 ANY = [Candidate("node", None)]
-
-
-@pytest.fixture
-def services(database: Database) -> Calls:
-    return Calls(database, rows)
 
 
 async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(jobs, services):

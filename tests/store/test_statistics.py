@@ -2,27 +2,18 @@
 
 from datetime import date
 
-import pytest
-
 from server.domain.allowances import DAY
 from server.domain.jobs import Bundle
 from server.domain.statistics import ALL
-from server.store import statistics as buckets
 from server.store.retention import forget_old
 from shared.clock import SECOND
 from shared.ids import AttemptKey
-from shared.sqlite.database import Database
 from shared.wire import JobState as S
 from shared.wire import Usage
-from tests.kit.store import Calls, claim, clean, result
+from tests.kit.store import claim, clean, result
 
 START = 1_000_800 * SECOND
 NEXT = START + 600 * SECOND
-
-
-@pytest.fixture
-def statistics(database: Database) -> Calls:
-    return Calls(database, buckets)
 
 
 async def test_numbers_are_added_and_of_longest_times_the_larger_is_kept(statistics) -> None:

@@ -18,11 +18,6 @@ from tests.kit.clock import SimClock
 from tests.kit.store import Calls, Store, core
 
 
-@pytest.fixture
-def tokens(database: Database) -> Calls:
-    return Calls(database, rows)
-
-
 def token(token_id: str, **fields: Any) -> TokenRecord:
     start: dict[str, Any] = {
         "digest": f"digest of {token_id}",
