@@ -68,12 +68,13 @@ class Agent:
 
     def gates(self) -> list[int]:
         """Processes of starts that wait at their gates."""
+
+        def waits(pid: int) -> bool:  # one that is ending does not, and may be gone
+            name, state = (pidfd.status_field(pid, key) for key in ("Name:", "State:"))
+            return name == ["bash"] and state is not None and state[0] != "Z"
+
         below = pidfd.descendants(os.getpid())
-        return [
-            pid
-            for pid in below
-            if pidfd.has_seccomp_filter(pid) and Path(f"/proc/{pid}/comm").read_text() == "bash\n"
-        ]
+        return [pid for pid in below if pidfd.has_seccomp_filter(pid) and waits(pid)]
 
     async def prepared(self, limits: Limits = SMALL) -> int:
         """Run two jobs, and wait until the start that follows waits at its gate: its process."""
