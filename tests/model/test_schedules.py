@@ -76,6 +76,11 @@ async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -
     assert schedule.message == ""
     assert iso(schedule.next_at)[14:] == "00:00.000000Z"
     assert 0 < world.schedules.until_next_s() <= HOUR
+    daily = await world.schedule("ann", "example", "30 0 * * *", time_zone="Asia/Kolkata")
+    first = read(world, daily).next_at
+    await world.clock.advance((first - world.steady.now()) / 10**6 + 1)
+    await sweep(world)
+    assert read(world, daily).next_at - first == 24 * HOUR * 10**6
 
 
 async def test_a_bundle_goes_with_the_last_of_a_schedule_and_its_jobs(world):

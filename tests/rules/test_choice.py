@@ -69,6 +69,7 @@ UNBOUNDED, TRIED = Candidate("a", None), Candidate("a", 8, most=1)
         # The smallest share of slots in use is next, and none gets too many.
         ([SMALL, BIG], {}, 100, ["big", "small", *["big"] * 7]),
         ([SMALL, BIG], {"big": 5}, 100, ["small", "big", "big", "big"]),
+        ([B, BIG], {"b": 2, "big": 3}, 1, ["big"]),
         ([SMALL, BIG], {"small": 3, "big": 9}, 100, []),
         ([UNBOUNDED], {"a": 10_000}, 3, "aaa"),
         # One that does not say counts as one slot more than it has jobs.
