@@ -313,11 +313,16 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield World(agent, tmp_path)
 
 
-async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) -> None:
+async def test_a_token_or_service_that_was_taken_out_is_refused_from_then_on(world: World) -> None:
     for tokens, old, new in (((OLD,), 200, 401), ((OLD, NEW), 200, 200), ((NEW,), 401, 200)):
         world.write(*tokens)
         assert await world.reload.run_once()
         assert (await world.answers(OLD), await world.answers(NEW)) == (old, new)
+    world.settings = world.settings.model_copy(update={"services": ("one",)})
+    assert await world.reload.run_once()
+    url, who = f"http://127.0.0.1:{world.agent.port}/health", {"Authorization": f"Bearer {NEW}"}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=who) as answer:
+        assert (await answer.json())["services"] == ["one"]
 
 
 @pytest.fixture

@@ -393,6 +393,8 @@ async def test_a_sick_agent_looks_sick_wherever_one_looks(fleet, sick, ready, ki
     assert says.lower() in page.lower()
     up = {agent.name: "up" if ready == "yes" else "down"}
     assert (await fleet.ask("GET", "/health"))[1]["agents"] == up
+    counted = f'ferryman_agent_up{{agent="{agent.name}"}} {float(ready == "yes")}'
+    assert counted in (await fleet.get("/metrics"))[2].decode()
 
 
 # -- pages
