@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import threading
 import zipfile
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from client_agent.sandbox.base import Ended, SandboxBroken
 from client_agent.storage.folders import ROW_BYTES, Folders
 from shared.files.bundles.reader import BundleReader
 from shared.wire import Reason, Usage
-from tests.kit.agent_http import LIMITS, AgentClient, digest
+from tests.kit.agent_http import LIMITS, AgentClient, calling, digest
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.waiting import until
@@ -90,6 +91,13 @@ async def test_a_script_is_told_the_try_of_the_order_or_else_the_attempt_of_the_
         assert (await agent.ended(payload["id"]))["key"] == key
 
 
+async def test_what_the_agents_operator_grants_has_priority_over_the_servers(tmp_path) -> None:
+    granted = {"env": {"LICENSE": "27000@here"}}
+    async with calling(tmp_path, sandboxing=granted) as agent:
+        _, process = await agent.started("17.2", env={"LICENSE": "27000@there", "MODE": "fast"})
+        assert process.launch.variables.items() >= {("LICENSE", "27000@here"), ("MODE", "fast")}
+
+
 # -- what is kept of it
 
 
@@ -99,6 +107,7 @@ async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> N
     assert process.launch.env.items() >= secret.items()
     process.write("partial.txt", b"half")
     process.write("aux.h", b"")  # no name for Windows
+    (process.workspace.path / "link").symlink_to("/etc/passwd")
     process.log(b"working\n", b"first\n\x1b[31mcannot read in.pdb\x1b[0m\n")
     await agent.clock.advance(7)
     process.finish(3, warnings=("pids_limit: 4 times",))
@@ -107,8 +116,9 @@ async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> N
     assert doc["message"] == "run.sh ended with exit code 3"
     assert doc["stderr_tail"] == "first\n\\x1b[31mcannot read in.pdb\\x1b[0m"
     assert (doc["interrupted"], doc["enforcement"]) == (False, {"memory": "none"})
-    assert [one for one in doc["warnings"] if "aux.h" not in one] == ["pids_limit: 4 times"]
-    assert len(doc["warnings"]) == 2
+    others = [one for one in doc["warnings"] if not re.search(r"aux\.h|see skipped in", one)]
+    assert others == ["pids_limit: 4 times"]
+    assert len(doc["warnings"]) == 3
     files = await collected(agent, payload_id)
     assert "the-secret" not in f"{doc} {files}"
     assert (files["partial.txt"], files["stdout.log"]) == (b"half", b"working\n")
@@ -126,10 +136,11 @@ async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> N
         "message": "run.sh ended with exit code 3",
         "enforcement": {"memory": "none"},
         "logs": {"stdout": "stdout.log", "stderr": "stderr.log"},
-        "warnings": doc["warnings"],
+        "warnings": doc["warnings"][:2],
     }
     assert {name: said[name] for name in wanted} == wanted
     assert said["bundle"]["digest"] == doc["bundle_digest"]
+    assert [one["path"] for one in said["skipped"]] == ["link"]
     assert said["usage"]["peak_memory_bytes"] == 4096
     assert said["received_at"] <= said["started_at"] <= said["ended_at"]
     async with agent.http.get(f"/retrieve_partial/{payload_id}") as response:
