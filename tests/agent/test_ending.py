@@ -97,6 +97,12 @@ async def test_an_attempt_whose_sandbox_comes_up_meanwhile_continues(tmp_path) -
     assert await states(tmp_path) == {"1.1": COMPLETED}
 
 
+async def test_what_runs_is_asked_to_end_before_a_stop_kills_it(tmp_path) -> None:
+    async with calling(tmp_path) as agent:
+        _, process = await agent.started("1.1")
+    assert process.asked_to_stop
+
+
 async def test_what_starts_while_the_agent_stops_gets_an_end(tmp_path, monkeypatch) -> None:
     """Or the next start would take it for an attempt that died with the agent."""
     start, shut_down = Payloads.start, Attempt.shut_down
