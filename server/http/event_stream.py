@@ -109,11 +109,11 @@ async def stream(
                     await answer.write(COMMENT)
                     written_at = clock.monotonic()
                 changed.clear()
-                if not context.still_accepted(request):
-                    break
                 try:
                     found = await read(found.reached)
                 except (FerrymanError, DatabaseUnavailable):
                     break  # the job was deleted, or the caller asks again and gets the reason
+                if not context.still_accepted(request):
+                    break  # perhaps while it was read
             await answer.write_eof()
     return answer
