@@ -235,6 +235,11 @@ async def test_what_comes_while_jobs_are_claimed_is_not_forgotten(world: World) 
         await world.settle()
     assert await world.state(job_ids[0]) is JobState.COMPLETED
     claimed.assert_called_once()  # together with the end, whose slot it has seen
+    two, (*_, (agent, payload)) = mock.Mock(side_effect=[and_another, claim]), world.payloads()
+    with mock.patch.object(queue, "claim", lambda *how: two()(*how)):
+        agent.end(payload, PayloadState.COMPLETED)
+        await world.settle()
+    assert two.call_count == 2, "what came meanwhile is not taken for the slot of the end"
 
 
 async def test_a_round_claims_with_its_ends_and_goes_on_where_there_are_more(world, monkeypatch):
