@@ -235,14 +235,15 @@ async def test_of_two_reports_of_a_payload_one_is_looked_at_and_what_both_hold_c
         reports.again(older, 60.0)
         (newer,) = reports.take(9)
         assert (newer.content, newer.tries) == (CONTENT, 3)
+        reports.again(newer, 0.0)
+        assert newer.content is None, "what cannot be followed now takes little memory"
+        (newer,) = reports.take(9)
         newer.key = AttemptKey(7, 1)
         reports.put(node, reported(1))
         reports.again(newer, 0.0)
         (other,) = reports.take(9)
         assert (other.key.job_id, other.tries) == (1, 0), "the number was given to another"
-        newer = other
-        reports.again(newer, 0.0)
-        assert newer.content is None, "what cannot be followed now takes little memory"
+        reports.again(other, 0.0)
         reports.put(node, reported(1))
         (newest,) = reports.take(9)
         reports.put(node, reported(1))
