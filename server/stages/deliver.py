@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import functools
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import structlog
 
@@ -202,29 +203,35 @@ class Deliver(Stage):
         elif no.final and job.bundle is not None:
             # Its bytes may be damaged here: who uploads the same content again must not get them.
             await self._database.write(bundles.stop_sharing, job.bundle.file)
-        move = self._decide(outcome.refused, job, no, delay_s=delay_s, offered=offered)
-        await self._move(job, move)
+        await self._move(job, outcome.refused, no, delay_s=delay_s, offered=offered)
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
-        await self._move(job, self._decide(outcome.not_sent, job, message, delay_s))
+        await self._move(job, outcome.not_sent, message, delay_s)
 
     async def _interrupted(self, job: Job, reason: Reason, message: str) -> None:
-        await self._move(job, self._decide(ending.interrupted, job, reason, message))
+        await self._move(job, ending.interrupted, reason, message)
 
     async def _fail(self, job: Job, reason: Reason, message: str) -> None:
-        await self._move(job, self._decide(ending.end, job, JobState.FAILED, message, reason))
+        await self._move(job, ending.end, JobState.FAILED, message, reason)
 
     def _count(self, job: Job, outcome: str) -> None:
         """Count how a try to give the job to its agent went; the agents are those of settings."""
         self._measures.dispatches.labels(job.agent or "", outcome).inc()
 
-    async def _move(self, job: Job, move: Move) -> None:
-        moved = await self._database.write(jobs.move, move)
-        log.info(
-            "job.not_sent",
-            job_id=move.job_id,
-            attempt=move.attempt,
-            agent=job.agent,
-            state=moved.state if moved else "stale",
-            message=move.message,
-        )
+    async def _move(self, job: Job, decide: Callable[..., Move], *args: Any, **how: Any) -> None:
+        """Decide by what the job is now: a cancel may have been asked for since it was claimed."""
+
+        def rule(now: Job) -> Move | None:
+            sending = now.key == job.key and now.state is JobState.PROCESSING
+            return self._decide(decide, now, *args, **how) if sending else None
+
+        moved = await self._database.write(jobs.change, job.id, rule)
+        if moved is not None:
+            log.info(
+                "job.not_sent",
+                job_id=job.id,
+                attempt=job.attempt,
+                agent=job.agent,
+                state=moved.state,
+                message=moved.message,
+            )

@@ -124,6 +124,21 @@ async def test_a_result_that_cannot_be_fetched_for_too_long_does_not_hold_its_jo
     assert "result could not be fetched" in job.message
 
 
+async def test_a_job_that_was_to_be_cancelled_while_its_agent_was_asked_for_it_does_not_fail(world):
+    world.lost_after_s, world.services["s"] = 100.0, Service("s", infra_retries=0)
+    south = await south_alone(world)
+    south.faults = ["lost", *["unreachable"] * 99]
+    await world.upload("ann", "s")
+    await sweep(world)
+    await world.cancel(LOCAL, 1, 0.0)
+    assert await world.state(1) is JobState.PROCESSING
+    south.drop()
+    for _ in range(9):
+        await world.clock.advance(60.0)
+        await sweep(world)
+    assert await world.state(1) is JobState.CANCELLED
+
+
 async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     """The first attempt's question sleeps while the second attempt's bundle is on its way."""
     south = await south_alone(world)
