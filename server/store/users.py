@@ -137,6 +137,7 @@ _ALSO: Final = (
     "UPDATE services SET last_user = '' WHERE last_user = :user",
     "UPDATE jobs SET submitted_by = :instead WHERE submitted_by = :user",
     "UPDATE schedules SET submitted_by = :instead WHERE submitted_by = :user",
+    "DELETE FROM meta WHERE key = 'webhooks of ' || :user",
 )
 
 

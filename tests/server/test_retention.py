@@ -26,6 +26,7 @@ from server.stages.get import Get
 from server.stages.wakeups import JobWakeups
 from server.storage.folder import Storage, stored_path
 from server.storage.scratch import Scratch
+from server.store import webhooks
 from server.store.audit import AuditEntry
 from server.store.migrations import MIGRATIONS
 from server.store.pages import Filter
@@ -352,6 +353,7 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
     caller, agent = north
     monkeypatch.setattr(forget_user, "_AT_ONCE", 1)  # however many are read at once
     shared = await fill(caller, agent)
+    await caller.server.context.database.write(webhooks.replace, USER, 1)
     data, url = module_folder / "data", caller.url
     assert places(data)
     code, _, said = await ferryman(*FORGET, FERRYMAN_URL=url)
