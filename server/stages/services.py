@@ -1,7 +1,7 @@
 """The services of a running server: those of the settings file, and those that operators made.
 
 Where both have a service, the file's settings hold. Whether it is paused is always in its row,
-which all servers read.
+which outlives the server.
 """
 
 from __future__ import annotations
