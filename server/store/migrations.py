@@ -424,6 +424,7 @@ _1: Migration = (
     ) STRICT
     """,
     "CREATE INDEX deliveries_due ON deliveries (next_at) WHERE next_at IS NOT NULL",
+    "CREATE INDEX deliveries_pending ON deliveries (created_at) WHERE next_at IS NOT NULL",
     "CREATE INDEX deliveries_of_job ON deliveries (job_id, id)",
     "CREATE INDEX deliveries_of_user ON deliveries (user_id, id)",
     # What is due for each receiver: one that does not answer may have very many.

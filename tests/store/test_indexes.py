@@ -96,6 +96,7 @@ USES: dict[str, Call] = {
     "audit_by_principal": reads(audit.page, AuditFilter(principal="x"), 10, 99),
     "audit_by_target": reads(audit.page, AuditFilter(target="1"), 10, 99),
     "deliveries_due": reads(webhooks.next_at),
+    "deliveries_pending": reads(webhooks.oldest),
     "deliveries_of_target": reads(webhooks._first_of_each, 1, ("", "")),
     "deliveries_of_job": reads(webhooks.of_job, 1),
     "deliveries_of_user": reads(users.found, "ann"),
