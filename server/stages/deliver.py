@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -17,6 +18,7 @@ import structlog
 from server.agents.agent import Agent
 from server.domain import ending, outcome
 from server.domain.agents import RefusedByAgent, Unreachable
+from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move
 from server.domain.retry import Backoff
 from server.stages.get import Get
@@ -225,7 +227,9 @@ class Deliver(Stage):
             sending = now.key == job.key and now.state is JobState.PROCESSING
             return self._decide(decide, now, *args, **how) if sending else None
 
-        moved = await self._database.write(jobs.change, job.id, rule)
+        moved = None
+        with suppress(NoSuchJob):  # it was cancelled and deleted meanwhile
+            moved = await self._database.write(jobs.change, job.id, rule)
         if moved is not None:
             log.info(
                 "job.not_sent",
