@@ -36,6 +36,7 @@ stored_per_user = 1000000
 members = ["7", "8"]
 queued_per_user = 9
 stored_per_user = 2000000
+upload_per_user_per_day = 3000000
 [services.of_the_file]
 timeout = "90s"
 retry_on = ["timeout", "exit:3"]
@@ -169,6 +170,7 @@ async def test_users_are_listed_with_what_they_have_of_their_quotas(
     assert f"{stored} B of 1.9 MiB" in rows["7"][4]
     assert f"{stored} B of 976.6 KiB" in rows[place.user][4], "it has the same bundle"
     assert rows["7"][1:4] == ["1", "1", "0"]
+    assert (f"{stored} B of 2.9 MiB" in rows["7"][5], rows[place.user][5]) == (True, "any number")
     assert "With work now" in (await admin.see("/users")).text
     assert "No user has a name from there on" in (await admin.see("/users?from=zz")).text
     assert (await admin.ask("/users?from=" + "x" * 65)).status == 400
