@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import IO, Any
 
 import pytest
+import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
@@ -24,6 +25,10 @@ os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 # that tests start would inherit that: no test could interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Commands that run in a thread here put streams of their own in the place of stdout. ``print``, which
+# structlog uses if nothing else is said, holds no reference to the stream that it writes to.
+structlog.configure(logger_factory=structlog.WriteLoggerFactory())
 
 # Half of the time of importing everything would go into garbage collections that find nothing.
 gc.disable()

@@ -217,6 +217,7 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent) -> None:
     # Its log may have been open already: then it hears of this, and waits for more for a moment.
     await eventually(lambda: agent.clock.advance(PACE_S), lambda _: heard.is_set())
     process.finish()
+    await eventually(lambda: agent.clock.advance(PACE_S), lambda _: followed.done())
     assert await followed == b"hello from 3"
 
 
