@@ -26,8 +26,8 @@ os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Commands that run in a thread here put streams of their own in the place of stdout. ``print``, which
-# structlog uses if nothing else is said, holds no reference to the stream that it writes to.
+# Commands that run in a thread here put streams of their own in the place of stdout. ``print``,
+# which structlog uses if nothing else is said, holds no reference to the stream that it writes to.
 structlog.configure(logger_factory=structlog.WriteLoggerFactory())
 
 # Half of the time of importing everything would go into garbage collections that find nothing.
