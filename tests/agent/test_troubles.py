@@ -130,7 +130,7 @@ async def test_a_result_that_cannot_be_stored_is_the_agents_fault(agent, monkeyp
             before = agent.clock.monotonic()
             assert await ends(agent, payload_id) == LOST
         assert agent.clock.monotonic() - before >= (tries - 1) * RETRY_S
-        assert agent.names("staging", "results") == []
+        await agent.until_holds("staging", "results")
 
 
 @each("step", ["prepare", "start"])
@@ -173,7 +173,7 @@ async def test_a_shortage_of_descriptors_costs_a_result_no_file(agent, monkeypat
         assert await state(agent) == "Running"
     assert await ends(agent, payload_id) == COMPLETED
     assert (await agent.zip(f"/retrieve/{payload_id}"))["folder/precious"] == b"p"
-    assert agent.names("staging") == []
+    await agent.until_holds("staging")
 
 
 async def test_what_waits_stays_prepared_until_there_is_space(tmp_path, monkeypatch) -> None:

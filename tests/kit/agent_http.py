@@ -177,7 +177,7 @@ class AgentClient:
 
     async def until_holds(self, *folders: str, names: Sequence[str] = ()) -> None:
         """Wait until these folders hold these and nothing else: what is needed no more is removed
-        in a thread, after the end was reported.
+        in a thread, after the end was reported, and a probe writes a file there now and then.
         """
         await until(
             lambda: self.names(*folders) == sorted(names), said=lambda: self.names(*folders)

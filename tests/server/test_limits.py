@@ -121,7 +121,7 @@ async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_
 
     async with taking(tmp_path, machine=clock, min_free=MIB, **SELDOM) as caller:
         sending = asyncio.create_task(send())
-        await sent.put(HEAD + HALF + bytes(70_000))
+        await sent.put(HEAD + HALF + bytes(140_000))  # two batches, whatever pieces it comes in
         await under_way(data, 1)
         for number in range(12):
             await clock.advance(5)
