@@ -214,7 +214,7 @@ async def test_what_is_refused_says_why_and_leaves_nothing(
     assert answer[:2] == (status, code), answer
     assert why in answer[2]
     assert "hidden" not in answer[2]
-    assert agent.names(*FOLDERS) == []
+    await agent.until_holds(*FOLDERS)
     assert (await agent.call("GET", "/payloads"))[1]["payloads"] == []
 
 
@@ -249,7 +249,7 @@ async def test_what_no_route_takes_and_lines_that_lie_are_refused_as_json(agent)
     ):
         found, answer = await agent.call("POST", path, data=body)
         assert (found, bool(answer["code"])) == (status, True), (path, body[:500], answer)
-    assert agent.names(*FOLDERS) == []
+    await agent.until_holds(*FOLDERS)
 
 
 async def test_there_is_a_most_of_everything(agent, monkeypatch) -> None:
@@ -283,7 +283,7 @@ async def test_there_is_a_most_of_everything(agent, monkeypatch) -> None:
     status, answer = await agent.submit_plain(dict.fromkeys(["run.sh", "a", "b", "c"], b"x"))
     assert (status, answer["code"]) == (413, "too_many_files")
     assert "more than 3 files" in answer["message"]
-    assert agent.names(*FOLDERS) == []
+    await agent.until_holds(*FOLDERS)
 
 
 @each("most", ["MAX_AT_ONCE", "MAX_OF_ONE"])
@@ -356,7 +356,7 @@ async def test_a_request_that_breaks_off_leaves_nothing(agent, share) -> None:
     await writer.wait_closed()
     for key in ("1.1", "2.1", "3.1"):
         assert await agent.settle(key) == (200, {"payload": None})
-    assert agent.names(*FOLDERS) == []
+    await agent.until_holds(*FOLDERS)
     await agent.fresh_server()
 
 
@@ -467,7 +467,7 @@ async def test_inputs_that_are_not_those_announced_or_cannot_be_used(
     ):
         _, body = await with_inputs(agent, zipped({"x": b"y"}), **wrong)
         assert body["code"] == code, wrong
-        assert agent.names(*FOLDERS) == []
+        await agent.until_holds(*FOLDERS)
     unsafe = "the inputs cannot be used"
     for key, inputs, reason, why in (
         ("1.1", b"no zip at all", "invalid_bundle", unsafe),
@@ -517,4 +517,4 @@ async def test_plain_files_that_are_no_bundle_are_refused(agent) -> None:
             {"main.sh": b""} if wrong is None else run | wrong
         )
         assert (status, answer["code"], bool(answer["message"])) == (400, "invalid_bundle", True)
-    assert agent.names(*FOLDERS) == []
+    await agent.until_holds(*FOLDERS)
