@@ -103,13 +103,17 @@ class Server:
     def start(self) -> None:
         """Start the loops."""
         of = self.context
-        followers = [of.clock.keep_saved, of.lag.run, of.connections.run]
+        followers = [of.data.clock.keep_saved, of.lag.run, of.connections.run]
         of.supervisor.start(loops(of), followers)
 
     async def stop(self) -> None:
         """Stop the loops, then in this order what they and requests have begun."""
-        of = self.context
-        await of.supervisor.stop(
+        of, audit, tokens = (
+            self.context.stages,
+            self.context.access.audit,
+            self.context.access.tokens,
+        )
+        await self.context.supervisor.stop(
             [
                 of.webhooks.stop,
                 of.deliver.stop,
@@ -118,8 +122,8 @@ class Server:
                 of.get.stop,
                 of.agents.run_once,
                 of.statistics.write,
-                of.tokens.write_uses,
-                of.audit.write,
+                tokens.write_uses,
+                audit.write,
             ]
         )
 
@@ -144,12 +148,13 @@ async def compose(
     machine = machine or RealClock()
     live, table = LiveSettings(settings), settings.server
     data = await open_data(table, machine, stack, new_database=new_database)
-    clock, database, known, record = data
+    clock, database = data.clock, data.database
     new_name = functools.partial(secrets.token_hex, 16)
     min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
     scratch = Scratch(table.data_dir / "staging", new_name, min_free)
     wakeups, measures = JobWakeups(clock), Measures()
     database.listener = StoreListener(wakeups.changed, wakeups.noted, measures.jobs.moved)
+    services = Services(database, live, clock, wakeups)
     core = Core(
         settings=live,
         database=database,
@@ -157,22 +162,23 @@ async def compose(
         storage=Storage(table.data_dir, scratch, new_name),
         scratch=scratch,
         fleet=Registry([], clock),
-        services=Services(database, live, clock, wakeups),
+        services=services,
         wakeups=wakeups,
         measures=measures,
     )
-    context = Context(core, known, record, machine, read)
+    context = Context(core, services, data, machine, read)
     stack.push_async_callback(context.close)
     await context.load()
     return Server(context, application(context, limits))
 
 
-def loops(of: Context) -> list[Loop]:
+def loops(context: Context) -> list[Loop]:
     """What is done again and again, beside what requests and agents begin."""
-    table, wakeups = of.settings.server, of.wakeups
+    of, access, core = context.stages, context.access, context.core
+    table, wakeups = core.settings.server, core.wakeups
 
     def loop(name: str, sweep: Sweep, every_s: float, wakeup: asyncio.Event | None = None) -> Loop:
-        return Loop(name, sweep, every_s, wakeup or asyncio.Event(), of.clock)
+        return Loop(name, sweep, every_s, wakeup or asyncio.Event(), core.clock)
 
     return [
         loop("sender", of.round, table.sender_interval, wakeups.sender),
@@ -180,22 +186,22 @@ def loops(of: Context) -> list[Loop]:
         loop("getter", of.poll, table.getter_interval),
         loop("canceller", of.cancel, _CANCEL_AGAIN_S, wakeups.canceller),
         loop("agents", of.agents, _AGENTS_EVERY_S),
-        loop("audit", of.audit, _AUDIT_EVERY_S),
-        loop("tokens", of.tokens, USES_EVERY_S),
-        loop("uploads", of.uploads, _UPLOADS_CHECKED_S),
+        loop("audit", access.audit, _AUDIT_EVERY_S),
+        loop("tokens", access.tokens, USES_EVERY_S),
+        loop("uploads", context.pools.uploads, _UPLOADS_CHECKED_S),
         loop("dependencies", of.dependencies, _DEPENDENCIES_EVERY_S, wakeups.dependencies),
         loop("webhooks", of.webhooks, _AT_LEAST_EVERY_S, wakeups.webhooks),
         loop("batches", of.batches, table.sender_interval, wakeups.batches),
         loop("cleaner", of.clean, table.cleaner_interval, wakeups.cleaner),
         loop("statistics", of.statistics, _AT_LEAST_EVERY_S),
-        loop("record", of.record, _AT_LEAST_EVERY_S),
+        loop("record", context.data.record, _AT_LEAST_EVERY_S),
         loop("schedules", of.schedules, _AT_LEAST_EVERY_S, wakeups.schedules),
     ]
 
 
 def application(context: Context, limits: ConnectionLimits) -> web.Application:
     """What answers requests."""
-    table, server_id = context.settings.server, context.identity.server
+    table, server_id = context.core.settings.server, context.data.identity.server
     forms = frozenset((route.method, route.path) for route in pages.ROUTES)
     areas = {(route.method, route.path): route.area for route in ROUTES}
     areas |= {(route.method, route.path): route.area for route in pages.ROUTES}
@@ -207,21 +213,21 @@ def application(context: Context, limits: ConnectionLimits) -> web.Application:
         id_field="job_id",
         origins=table.allowed_origins or (),
         proxies=table.trusted_proxies or (),
-        tokens=context.known,
-        rates=RateLimits(functools.partial(_rate, context.settings), context.clock),
+        tokens=context.access.known,
+        rates=RateLimits(functools.partial(_rate, context.core.settings), context.core.clock),
         signed=[
-            SignedRequests(context.permits, context.clock),
-            BrowserSessions(context.sessions, server_id, forms),
+            SignedRequests(context.access.permits, context.core.clock),
+            BrowserSessions(context.access.sessions, server_id, forms),
         ],
-        audit=Recorder(context.audit, areas, context.clock),
-        transfers=context.measures.transfers,
+        audit=Recorder(context.access.audit, areas, context.core.clock),
+        transfers=context.core.measures.transfers,
         unread=UnreadAnswers(),
     )
     made = web.Application(client_max_size=_FORM_BYTES)
     add_middlewares(made, gate, problems(error_page))
     made[METRICS] = ServerMetrics(context, gate.requests.collectors)
     add_routes(made, context)
-    csrf, tries = CsrfTokens(context.identity.csrf_key), LoginTries(context.clock)
+    csrf, tries = CsrfTokens(context.data.identity.csrf_key), LoginTries(context.core.clock)
     pages.add_routes(made, Site(context, server_id, csrf, tries))
     return made
 
@@ -271,8 +277,8 @@ async def serve(
         stack.push_async_callback(manager.close)
         manager.starting(RealClock())
         server = await compose(settings, read, stack, limits, new_database=new_database)
-        context, clock = server.context, server.context.clock
-        check_tokens(table, others=bool(context.tokens.operators))
+        context, clock = server.context, server.context.core.clock
+        check_tokens(table, others=bool(context.access.tokens.operators))
         tls = context.reload.listening = table.tls()
         listener = Listener(server.application, sock, limits, Deadlines(), ANSWER_S, tls)
         stack.push_async_callback(listener.close)
@@ -306,10 +312,10 @@ async def serve(
 async def _drain(server: Server, listener: Listener, manager: ServiceManager) -> None:
     """Let requests that are under way end, and then what the server does by itself."""
     log.info("server.stopping")
-    clock, grace_s = server.context.clock, server.context.settings.server.shutdown_grace
+    clock, grace_s = server.context.core.clock, server.context.core.settings.server.shutdown_grace
     until = clock.monotonic() + grace_s + _STOP_S
     manager.stopping(clock, lambda: clock.monotonic() < until)
-    server.context.wakeups.close()
+    server.context.core.wakeups.close()
     listener.stop_accepting()  # no new connections; open requests may finish
     if not await server.application[GATE].drain(grace_s, clock):
         log.warning("server.cut_off", why="requests did not end within shutdown_grace")
@@ -321,15 +327,15 @@ def _welcome(context: Context) -> dict[str, Any]:
     """What ``ferryman dev`` shows: where the dashboard is, logged in if that is needed, and a
     service.
     """
-    first = context.sessions.first_configured()
+    first = context.access.sessions.first_configured()
     path, query = ("/", {}) if first is None else login_path(context, first)[:2]
-    table = context.settings.server
+    table = context.core.settings.server
     there = f"{table.origin or ''}{table.url_prefix}{path}"
     return {
         "dashboard": f"{there}?{urlencode(query)}" if query else there,
         "behind_proxy": bool(table.url_prefix),
         "asks": first is not None,
-        "service": next(iter(context.services), "example"),
+        "service": next(iter(context.core.services), "example"),
     }
 
 

@@ -33,34 +33,34 @@ class ServerMetrics(ProgramMetrics):
     """The metrics of a server; those of the store are left out while it cannot be read."""
 
     def __init__(self, of: Context, requests: Iterable[Collector]) -> None:
-        self._of, self._database = of, of.database
+        self._of, self._core = of, of.core
         counting = [of.lag.seconds, of.supervisor.failures, *requests]
-        counting += [of.database.commit_s, *of.measures.collectors]
+        counting += [of.core.database.commit_s, *of.core.measures.collectors]
         super().__init__("server", of.version, counting)
 
     async def find(self) -> list[Metric]:
-        of = self._of
-        services = {name: one for name, one in of.services.items() if not one.retired}
-        of.measures.jobs.begin(services)
+        of, core = self._of, self._core
+        services = {name: one for name, one in core.services.items() if not one.retired}
+        core.measures.jobs.begin(services)
         records, stored = None, list[Metric]()
         with contextlib.suppress(DatabaseUnavailable):
-            records = await self._database.read(agents.all_agents)
+            records = await self._core.database.read(agents.all_agents)
             stored = await self._of_store(services)
         found = stored + _of_loops(await of.health.troubles(), of.supervisor.loops)
         found += _of_disk(await of.health.disk(), (await of.health.database_bytes())[0])
-        found += _of_agents(of.fleet, records)
-        found += _of_services(services, of.fleet)
-        waiting, text = {"disk": len(of.get.results)}, "Results that cannot be stored now."
+        found += _of_agents(core.fleet, records)
+        found += _of_services(services, core.fleet)
+        waiting, text = {"disk": len(of.stages.get.results)}, "Results that cannot be stored now."
         found.append(_each("ferryman_results_waiting", text, "reason", waiting))
         found.append(_one("ferryman_store_readable", "1: the store could be read.", bool(stored)))
         return found
 
     async def _of_store(self, services: Mapping[str, Service]) -> list[Metric]:
         """What is counted in memory, and what is first in an index."""
-        counted = await changes.totals_of(self._database)
+        counted = await changes.totals_of(self._core.database)
         waiting = dict(counted.services)
-        since = await self._database.read_list(queue.waits_since, waiting)
-        webhook, now = await self._database.read_list(webhooks.oldest), self._of.clock.now()
+        since = await self._core.database.read_list(queue.waits_since, waiting)
+        webhook, now = await self._core.database.read_list(webhooks.oldest), self._core.clock.now()
         jobs = Counter[tuple[str, JobState]]()
         for service, count in waiting.items():
             jobs[service, JobState.QUEUED] = count

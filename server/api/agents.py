@@ -36,7 +36,7 @@ async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
     """
     records = [
         one
-        for one in await context.database.read(agents.all_agents)
+        for one in await context.core.database.read(agents.all_agents)
         if every or _in_use(context, one)
     ]
     return await documents(context, *records)
@@ -46,7 +46,7 @@ async def decide(context: Context, name: str, action: str, message: str) -> Agen
     """Drain an agent, use it again (resume), retire it, or give it up (lost). Raises Conflict,
     BadField.
     """
-    agents = context.agents
+    agents = context.stages.agents
     match action:
         case "drain":
             return await agents.drain(name, message_of(message, DRAINED))
@@ -66,7 +66,7 @@ async def document(context: Context, record: AgentRecord) -> AgentDoc:
 
 async def documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
     """Some agents, and what each does now."""
-    counted = await changes.totals_of(context.database)
+    counted = await changes.totals_of(context.core.database)
     return [
         _document(context, one, counted.agents[one.name], counted.running[one.name])
         for one in records
@@ -77,14 +77,14 @@ def _in_use(context: Context, record: AgentRecord) -> bool:
     """Whether it is an agent of now: not retired, or retired and still in the settings."""
     if record.state is not AgentState.RETIRED:
         return True
-    return context.agents.in_settings(record.name) and record.message != REPLACED
+    return context.stages.agents.in_settings(record.name) and record.message != REPLACED
 
 
 def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
-    configured = context.fleet.named(record.name)
+    configured = context.core.fleet.named(record.name)
     agent = configured if _in_use(context, record) else None
-    unreachable_s = context.fleet.unreachable_s(record.name)
-    silent_s = context.fleet.silent_s(agent) if agent else None
+    unreachable_s = context.core.fleet.unreachable_s(record.name)
+    silent_s = context.core.fleet.silent_s(agent) if agent else None
     trouble = agent.trouble if agent else ""
     if silent_s is not None and not trouble:
         trouble = f"agent {record.name} has not said anything for {silent_s:.0f} s"
@@ -157,7 +157,7 @@ async def listing(request: web.Request, context: Context) -> AgentPage:
 
 async def read(request: web.Request, context: Context) -> AgentDoc:
     """One agent, by its name or id."""
-    return await document(context, await context.agents.find(request.match_info["name"]))
+    return await document(context, await context.stages.agents.find(request.match_info["name"]))
 
 
 class ChangeBody(JsonBody):

@@ -54,11 +54,11 @@ async def audit_page(
     for name in ("since", "until"):
         if name in chosen:
             try:
-                which[name] = moment(chosen[name], context.clock.now())
+                which[name] = moment(chosen[name], context.core.clock.now())
             except ValueError as problem:
                 code = f"invalid_{name}"
                 raise BadField(name, code, f"Invalid {name}: {problem}") from None
-    found = await context.audit.page(AuditFilter(**which), limit + 1, before)
+    found = await context.access.audit.page(AuditFilter(**which), limit + 1, before)
     following = str(found[limit - 1].seq) if len(found) > limit else None
     return AuditPage(items=[_document(one) for one in found[:limit]], next=following)
 

@@ -85,14 +85,14 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
         words = [_service(asked.service, context)]
     if asked.ids is None:
         where = _filter(asked, context)
-        ids, following = await context.bulk.choose(
+        ids, following = await context.stages.bulk.choose(
             principal, action, where, asked.cursor, asked.limit
         )
     elif {"filter", "cursor", "limit", "all"} & asked.model_fields_set:
         raise invalid("ids", "give ids, or a filter, not both")
     else:
         ids = list(dict.fromkeys(asked.ids))
-    done = await context.bulk(principal, action, ids, words)
+    done = await context.stages.bulk(principal, action, ids, words)
     request[TARGET] = f"{action} {' '.join(str(one.id) for one in done)}"
     return BulkAnswer(
         items=done,
@@ -103,7 +103,7 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
 
 def _service(name: str, context: Context) -> str:
     """Where jobs are moved to."""
-    service = context.services.get(name)
+    service = context.core.services.get(name)
     if service is None or service.retired:
         raise invalid("service", f"{name[:64]!r} is none that takes jobs")
     return name
@@ -115,7 +115,7 @@ def _filter(asked: BulkBody, context: Context) -> Filter:
             raise unknown_field(name, FILTERS)
     if bool(asked.filter) is asked.all:
         raise invalid("filter", 'give ids, or choose jobs by a filter, or say "all": true')
-    return job_filter(asked.filter, context.clock.now())
+    return job_filter(asked.filter, context.core.clock.now())
 
 
 _BODY: Final = Body(

@@ -44,7 +44,8 @@ async def download(request: web.Request, context: Context) -> web.StreamResponse
     if job.state is JobState.COMPLETED and job.deferred:
         return await send_batch(request, context, job)
     return json_answer(
-        documents.status_body(job), headers=documents.when_to_ask_again(job, context.clock.now())
+        documents.status_body(job),
+        headers=documents.when_to_ask_again(job, context.core.clock.now()),
     )
 
 
@@ -59,7 +60,7 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
         return await send_batch(request, context, job)
 
     async def make(to: ScratchFile) -> None:
-        agent = context.fleet.named(job.agent or "")
+        agent = context.core.fleet.named(job.agent or "")
         if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
             try:
                 await agent.partial(job, to)
@@ -69,7 +70,7 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
                 return
         await asyncio.to_thread(to.path.write_bytes, _only_the_document(job, context))
 
-    async with context.snapshots.snapshot(job.id, make) as path:
+    async with context.pools.snapshots.snapshot(job.id, make) as path:
         return await send_file(request, path, f"job-{job.id}-partial.zip")
 
 
@@ -96,7 +97,7 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
         if job.result is not None:
             why += f". What it left: /download_partial/{job.id}"
         raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
-    headers = documents.when_to_ask_again(job, context.clock.now())
+    headers = documents.when_to_ask_again(job, context.core.clock.now())
     return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
 
 
@@ -113,7 +114,7 @@ async def _of_attempt(
 ) -> web.StreamResponse:
     """What an attempt left, also one that failed or was cancelled."""
     number = int_param(request, "attempt", 1, 1, MAX_ATTEMPT)
-    attempt = await context.database.read(jobs.attempt, AttemptKey(job.id, number))
+    attempt = await context.core.database.read(jobs.attempt, AttemptKey(job.id, number))
     if attempt.result is None:
         raise nothing_left(job, attempt)
     return await send_result(
@@ -125,7 +126,7 @@ async def _of_children(
     request: web.Request, context: Context, job: Job, *, only_new: bool
 ) -> web.StreamResponse:
     """One ZIP of what the children have left by now."""
-    batch = await context.database.read(batches.get, job.id)
+    batch = await context.core.database.read(batches.get, job.id)
     if batch is None or not batch.total:
         message = f"job {job.id} has no children"
         raise Refusal(HTTPStatus.NOT_FOUND, "no_batch", message, job_id=job.id, state=job.state)
@@ -141,10 +142,10 @@ async def bundle(request: web.Request, context: Context) -> web.StreamResponse:
         raise cleaned(job)
     file = job.bundle.file
     try:
-        async with context.contents.local_copy(FileKind.BUNDLE, job.bundle) as path:
+        async with context.core.contents.local_copy(FileKind.BUNDLE, job.bundle) as path:
             return await send_file(request, path, f"job-{job.id}-bundle.zip", etag=file)
     except FileNotFoundError:
-        if (await context.database.read(jobs.get, job.id)).bundle is None:
+        if (await context.core.database.read(jobs.get, job.id)).bundle is None:
             raise cleaned(job) from None
         why = f"the stored bundle of job {job.id} is missing; tell the operator"
         raise Refusal(HTTPStatus.CONFLICT, "bundle_gone", why) from None

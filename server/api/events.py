@@ -39,14 +39,14 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
     limit = int_param(request, "limit", _PAGE, 1, 1_000)
 
     async def read(behind: int) -> Messages:
-        job = await read_job(context.database, principal, wanted)
-        found = await context.database.read(events.of_job, wanted, behind, _AT_ONCE)
+        job = await read_job(context.core.database, principal, wanted)
+        found = await context.core.database.read(events.of_job, wanted, behind, _AT_ONCE)
         full = len(found) == _AT_ONCE
         reached = found[-1].seq if found else behind
         return Messages(_messages(found), reached, full, job.ended and not full)
 
     def changes() -> event_stream.Changes:
-        return context.wakeups.events.of(wanted)
+        return context.core.wakeups.events.of(wanted)
 
     if event_stream.is_wanted(request):
         seen = event_stream.last_event_id(request)
@@ -54,7 +54,7 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
         return await event_stream.stream(request, context, read, behind, changes())
 
     async def newer() -> EventsPage:
-        return await read_events(context.database, principal, wanted, after, limit)
+        return await read_events(context.core.database, principal, wanted, after, limit)
 
     return _page(await wait_until(request, context, newer, _has_items, changes))
 
@@ -69,29 +69,29 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
     if seen is not None:
         after = seen
     elif text == _NOW:
-        after = await context.database.read(events.newest_seq)
+        after = await context.core.database.read(events.newest_seq)
     else:
         after = int_param(request, "after", 0, 0, _LAST)
     principal, reached = request[PRINCIPAL], after
 
     async def newer() -> EventsPage:
         nonlocal reached
-        page = await read_list(context.database, principal, events.page, where, reached, limit)
+        page = await read_list(context.core.database, principal, events.page, where, reached, limit)
         reached = page.reached
         return page
 
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
             page = await read_list(
-                context.database, principal, events.page, where, behind, _AT_ONCE
+                context.core.database, principal, events.page, where, behind, _AT_ONCE
             )
             return Messages(_messages(page.items), page.reached, page.more)
 
         key = (visible(principal), where, behind)
-        return await context.event_reads.read(context.wakeups.events.version, key, own)
+        return await context.pools.event_reads.read(context.core.wakeups.events.version, key, own)
 
     def changes() -> event_stream.Changes:
-        return context.wakeups.events.of(None)
+        return context.core.wakeups.events.of(None)
 
     if streamed:
         return await event_stream.stream(

@@ -40,22 +40,23 @@ _MOST: Final = 200
 
 async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
     """The document of a single job."""
-    queue = (await context.waiting([job])).get(job.id)
-    moves = await context.database.read(events.moves, job.id, _MOST)
-    newest = await context.database.read_list(jobs.attempts, job.id, _MOST)
+    queue = (await context.stages.waiting([job])).get(job.id)
+    moves = await context.core.database.read(events.moves, job.id, _MOST)
+    newest = await context.core.database.read_list(jobs.attempts, job.id, _MOST)
     more: dict[str, Any] = {
-        "history": history(moves, context.clock.now()),
+        "history": history(moves, context.core.clock.now()),
         "attempts": [
-            documents.attempt_doc(one, job, context.settings.server.url_prefix) for one in newest
+            documents.attempt_doc(one, job, context.core.settings.server.url_prefix)
+            for one in newest
         ],
     }
     if job.callback_url is not None:
         more["webhooks"] = [
-            documents.delivery_doc(one) for one in await context.webhooks.of_job(job.id)
+            documents.delivery_doc(one) for one in await context.stages.webhooks.of_job(job.id)
         ]
     batch = (await context.children_of([job])).get(job.id)
     document = context.document(job, queue, batch).model_copy(update=more)
-    headers = documents.when_to_ask_again(job, context.clock.now())
+    headers = documents.when_to_ask_again(job, context.core.clock.now())
     # How long it has been in its state is different each time.
     since = [(one.status, one.at) for one in document.history or ()]
     same = document.model_copy(update={"history": None}).model_dump_json()
@@ -74,7 +75,7 @@ async def read(request: web.Request, context: Context) -> web.StreamResponse:
 
 async def page(request: web.Request, context: Context) -> JobPage:
     """Jobs, newest first."""
-    where = job_filter(request.query, context.clock.now())
+    where = job_filter(request.query, context.core.clock.now())
     if _KEY in request.query:
         others = request.query.keys() - {_KEY, "user", "limit", "cursor"}
         for other in sorted(filter(request.query.get, others)):
@@ -84,7 +85,7 @@ async def page(request: web.Request, context: Context) -> JobPage:
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     jobs, following = await read_list(
-        context.database, request[PRINCIPAL], pages.page, where, before, limit
+        context.core.database, request[PRINCIPAL], pages.page, where, before, limit
     )
     items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
@@ -96,7 +97,7 @@ async def _page_of_key(
     """The job that was uploaded under a key, for clients that lost the answer to that upload."""
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
-    job = await job_of_key(context.database, request[PRINCIPAL], user, key)
+    job = await job_of_key(context.core.database, request[PRINCIPAL], user, key)
     items = [] if job is None else await context.documents([job])
     return JobPage(items=items, next=None)
 
@@ -104,15 +105,15 @@ async def _page_of_key(
 async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
     """Cancel: 200 when it has ended, 202 where the death of its processes takes longer."""
     try:
-        job = await context.cancel(request[PRINCIPAL], job_id(request))
+        job = await context.stages.cancel(request[PRINCIPAL], job_id(request))
     except AlreadyEnded as ended:
-        job = await context.database.read(jobs.get, ended.job_id)
+        job = await context.core.database.read(jobs.get, ended.job_id)
     return await _cancelled(context, job)
 
 
 async def delete(request: web.Request, context: Context) -> web.StreamResponse:
     """Delete a job that has ended: 204; cancel one that has not, as ``POST …/cancel`` does."""
-    job = await context.delete(request[PRINCIPAL], job_id(request))
+    job = await context.stages.delete(request[PRINCIPAL], job_id(request))
     if job is None:
         return web.Response(status=HTTPStatus.NO_CONTENT)
     return await _cancelled(context, job)
@@ -127,16 +128,16 @@ async def _cancelled(context: Context, job: Job) -> web.Response:
 
 async def retry(request: web.Request, context: Context) -> web.StreamResponse:
     """Retry by hand: a new run of a job that failed or was cancelled."""
-    job = await context.retry(request[PRINCIPAL], job_id(request))
+    job = await context.stages.retry(request[PRINCIPAL], job_id(request))
     return await job_answer(context, job)
 
 
 async def terminate(request: web.Request, context: Context) -> web.StreamResponse:
     """Cancel, in job-orchestrator's words."""
     try:
-        job = await context.cancel(request[PRINCIPAL], job_id(request))
+        job = await context.stages.cancel(request[PRINCIPAL], job_id(request))
     except AlreadyEnded as problem:
-        job = await context.database.read(jobs.get, problem.job_id)
+        job = await context.core.database.read(jobs.get, problem.job_id)
         body = documents.status_body(job, str(problem))
         return json_answer(body, HTTPStatus.CONFLICT)
     if job.ended:
@@ -146,7 +147,7 @@ async def terminate(request: web.Request, context: Context) -> web.StreamRespons
 
 def _why_not_yet(context: Context, job: Job) -> str:
     """What a cancel that takes longer waits for."""
-    if job.agent is not None and context.fleet.named(job.agent) is None:
+    if job.agent is not None and context.core.fleet.named(job.agent) is None:
         return (
             f"agent {job.agent} is not in the server's settings: whether the job is dead cannot be "
             "confirmed until it is back, or given up as lost (agent_lost_after)"

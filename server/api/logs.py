@@ -118,7 +118,7 @@ async def _part(request: web.Request, context: Context, wanted: _Wanted) -> web.
 async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
     """Bytes as they are written, until the attempt has ended, or nothing came for a while."""
     with request.app[GATE].long_poll(request):
-        async with context.reads.log_openings.turn():
+        async with context.pools.reads.log_openings.turn():
             job, attempt, start = await _begin(request, context, wanted)
         headers = {**LOG_HEADERS, **NO_BUFFERING, **log_headers(attempt, start)}
         response = web.StreamResponse(headers=headers)
@@ -126,7 +126,7 @@ async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> 
         if request.method != hdrs.METH_HEAD:
             async with aclosing(log_pieces(context, job, attempt, wanted.stream, start)) as pieces:
                 async for piece in pieces:
-                    if not piece.data or not context.still_accepted(request):
+                    if not piece.data or not context.access.still_accepted(request):
                         break  # a proxy would cut it off; the caller asks again from its offset
                     await response.write(piece.data)
         await response.write_eof()
@@ -139,7 +139,7 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
     if seen is not None:
         wanted = replace(wanted, offset=seen, tail=None)
     with request.app[GATE].long_poll(request):
-        async with context.reads.log_openings.turn():
+        async with context.pools.reads.log_openings.turn():
             job, attempt, offset = await _begin(request, context, wanted)
         if seen is not None and attempt is not None and attempt.ended_at is not None:
             async with opened_log(context, job, attempt, wanted.stream) as (size, _):
@@ -161,7 +161,7 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
 
         async with aclosing(log_pieces(context, job, attempt, wanted.stream, offset)) as pieces:
             async for piece in pieces:
-                if not context.still_accepted(request):
+                if not context.access.still_accepted(request):
                     await response.write_eof()
                     return response
                 if piece.data:
@@ -169,7 +169,7 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
                     await send(piece.data)
                 else:
                     await response.write(event_stream.COMMENT)
-        if not context.wakeups.closing:
+        if not context.core.wakeups.closing:
             await send(b"", final=True)
             document = json.dumps({"attempt": number, "offset": offset})
             await response.write(event_stream.message(offset, "end", document))

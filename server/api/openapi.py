@@ -63,7 +63,7 @@ DESCRIPTION: Final = web.AppKey("description", Description)
 
 async def document(request: web.Request, context: Context) -> web.StreamResponse:
     """This description."""
-    body = await request.app[DESCRIPTION].text(tokens=context.known.needed)
+    body = await request.app[DESCRIPTION].text(tokens=context.access.known.needed)
     return await send_bytes(request, body, {"Content-Type": "application/json"})
 
 

@@ -70,14 +70,14 @@ async def make_ticket(request: web.Request, context: Context) -> web.StreamRespo
         id=secrets.token_hex(8),
         issued_by=principal.name,
         user_id=body.user_id,
-        expires_at=context.clock.now() + round(body.expires_in * SECOND),
+        expires_at=context.core.clock.now() + round(body.expires_in * SECOND),
         token_id=principal.token_id,
         max_bytes=body.max_bytes,
-        fields=_checked_fields(body, context.services, principal),
-        return_to=_return_to(body.return_to, context.settings.server.origins),
+        fields=_checked_fields(body, context.core.services, principal),
+        return_to=_return_to(body.return_to, context.core.settings.server.origins),
         issuer=principal.caller,
     )
-    text = context.permits.text(ticket)
+    text = context.access.permits.text(ticket)
     answer = TicketDoc(
         ticket=text,
         upload_url=address(request, context, "/upload", **{TICKET_PARAMETER: text}),

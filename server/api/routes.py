@@ -93,7 +93,7 @@ def _serve(route: Route, context: Context) -> Handler:
             request[PRINCIPAL] = acting_as(principal, user)
         # The jobs of a long list take several times as much memory as what is sent of them.
         long = route.answers.get(200) is JobPage and len(request.query.get("limit", "")) > 2
-        async with context.reads.lists.turn() if long else nullcontext():
+        async with context.pools.reads.lists.turn() if long else nullcontext():
             answer = await route.handler(request, context)
             if not isinstance(answer, web.StreamResponse):
                 answer = json_answer(answer)

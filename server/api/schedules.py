@@ -27,11 +27,13 @@ async def create(request: web.Request, context: Context) -> web.StreamResponse:
     principal = request[PRINCIPAL]
 
     def check(name: str, value: str) -> None:
-        check_schedule_field(name, value, context.services, principal)
+        check_schedule_field(name, value, context.core.services, principal)
 
     fields = await check_head(request, context, dict(request.query), check)
     async with received_form(request, context, fields, check) as form:
-        schedule = await context.schedules.create(principal, form.fields, form.content, form.bundle)
+        schedule = await context.stages.schedules.create(
+            principal, form.fields, form.content, form.bundle
+        )
     return json_answer(_document(schedule), HTTPStatus.CREATED)
 
 
@@ -39,7 +41,7 @@ async def page(request: web.Request, context: Context) -> SchedulePage:
     """Schedules, newest first."""
     limit = int_param(request, "limit", 500, 1, 1_000)
     before = int_param(request, "cursor", 0, 0, MAX_ID) or MAX_ID
-    found, following = context.schedules.page(
+    found, following = context.stages.schedules.page(
         request[PRINCIPAL], request.query.get("user"), before, limit
     )
     items = [_document(schedule) for schedule in found]
@@ -52,7 +54,7 @@ async def delete(request: web.Request, context: Context) -> web.StreamResponse:
     number = whole_number(text, 1, MAX_ID)
     if number is None:
         raise Refusal(404, "schedule_not_found", f"{text[:20]!r} is not the number of a schedule")
-    await context.schedules.delete(request[PRINCIPAL], number)
+    await context.stages.schedules.delete(request[PRINCIPAL], number)
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 

@@ -50,11 +50,11 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
     Args:
         for_operators: with what is none of the user's business.
     """
-    now, allowed = context.clock.now(), context.settings.allowances.of(user)
-    counted = await changes.totals_of(context.database)
-    unmade = await context.database.read(queue.unmade, user)
+    now, allowed = context.core.clock.now(), context.core.settings.allowances.of(user)
+    counted = await changes.totals_of(context.core.database)
+    unmade = await context.core.database.read(queue.unmade, user)
     services: list[dict[str, Any]] = []
-    for service in context.services.values():
+    for service in context.core.services.values():
         waiting = counted.queued[service.name, user] + unmade[service.name]
         under_way = counted.users.get(service.name, Counter())[user]
         if service.retired and not (waiting or under_way):
@@ -68,17 +68,19 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         )
     today = None
     if allowed.uploaded:
-        uploaded = (await context.database.read(users.uploaded, now, user))[user]
+        uploaded = (await context.core.database.read(users.uploaded, now, user))[user]
         today = _quota(uploaded, allowed.uploaded)
         today["renewed_at"] = utc(end_of_day(now))
     found: dict[str, Any] = {
         "user_id": user,
-        "stored": _quota((await context.database.read(users.stored, user))[user], allowed.stored),
+        "stored": _quota(
+            (await context.core.database.read(users.stored, user))[user], allowed.stored
+        ),
         "uploaded_today": today,
-        "uploads": _quota(context.uploads.of_user(user), allowed.uploads),
+        "uploads": _quota(context.pools.uploads.of_user(user), allowed.uploads),
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,
         "services": services,
-        "days": await context.database.read_list(
+        "days": await context.core.database.read_list(
             statistics.daily_usage, user, now - (_DAYS - 1) * DAY
         ),
     }
@@ -224,12 +226,12 @@ async def status_of(context: Context) -> StatusDoc:
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
         agents = await listed_agents(context, every=False)
-        counted = await changes.totals_of(context.database)
+        counted = await changes.totals_of(context.core.database)
         queued = sum(counted.services.values())
-        day_jobs, day_bytes = await context.statistics.last_day()
+        day_jobs, day_bytes = await context.stages.statistics.last_day()
         in_work = sum(counted.agents.values())
         found = [*found, *_of_agents(agents, context.version)]
-        for left in await context.services.gone():
+        for left in await context.stages.services.gone():
             found.append(Trouble(TroubleKind.SERVICE_GONE, str(left), left.service))
     found += [
         Trouble(
@@ -237,7 +239,7 @@ async def status_of(context: Context) -> StatusDoc:
             f"agent {name} gets no new jobs: what a job left there does not fit on the disk",
             name,
         )
-        for name in sorted(context.get.results.held())
+        for name in sorted(context.stages.get.results.held())
     ]
     found = sorted(
         [*found, *_of_services(context)], key=lambda one: one.kind not in SERVER_TROUBLES
@@ -258,7 +260,7 @@ async def status_of(context: Context) -> StatusDoc:
         slots=sum(one.slots or 0 for one in agents if one.up),
         agents_up=sum(one.up for one in agents),
         agents=sum(one.state is not AgentState.RETIRED for one in agents),
-        uploads=context.uploads.under_way,
+        uploads=context.pools.uploads.under_way,
         most_uploads=reads.AT_ONCE,
         loops=[
             LoopDoc(name=one.name, last_ok_s=round(one.last_ok_s, 1), stuck=not one.healthy)
@@ -304,13 +306,13 @@ def _of_agents(agents: Sequence[AgentDoc], version: str) -> list[Trouble]:
 
 def _of_services(context: Context) -> list[Trouble]:
     found = []
-    for one in context.services.values():
+    for one in context.core.services.values():
         if one.retired:
             continue
         if one.paused:
             text = f"service {one.name} is paused: {one.paused_message}"
             found.append(Trouble(TroubleKind.SERVICE_PAUSED, text, one.name))
-        elif not context.fleet.offered(one.name):
+        elif not context.core.fleet.offered(one.name):
             text = f"no agent offers the service {one.name}"
             found.append(Trouble(TroubleKind.SERVICE_NOT_OFFERED, text, one.name))
     return found
@@ -357,11 +359,11 @@ class ForgetUserBody(JsonBody):
 async def forget_user(request: web.Request, context: Context) -> ForgottenDoc:
     """Remove all data of a user. Jobs whose agent is away are left: call it again then."""
     body = await read_body(request, ForgetUserBody)
-    request[TARGET] = context.forget_user.instead(body.user)
+    request[TARGET] = context.stages.forget_user.instead(body.user)
     if body.dry_run:
-        found = await context.forget_user.look(body.user)
+        found = await context.stages.forget_user.look(body.user)
         return ForgottenDoc(found=found, done=not any(found.values()))
-    return await context.forget_user(request[PRINCIPAL], body.user)
+    return await context.stages.forget_user(request[PRINCIPAL], body.user)
 
 
 _FORGET: Final = Body(
@@ -424,7 +426,7 @@ class ReadyDoc(Wire):
 async def ping(request: web.Request, context: Context) -> web.StreamResponse:
     """Whether anybody is there; a browser goes on to the pages."""
     if wants_page(request):
-        raise web.HTTPSeeOther(f"{context.settings.server.url_prefix}/jobs")
+        raise web.HTTPSeeOther(f"{context.core.settings.server.url_prefix}/jobs")
     return json_answer(Pong(message="pong"))
 
 
@@ -438,7 +440,7 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
     if request[PRINCIPAL].authenticated:
         body = body.model_copy(update={"version": context.version})
     if may_use(request[PRINCIPAL], Area.AGENTS):
-        agents = context.fleet.all()
+        agents = context.core.fleet.all()
         body = body.model_copy(
             update={
                 "agents": {one.name: "up" if one.accepts_work else "down" for one in agents},
@@ -457,7 +459,7 @@ async def readyz(_: web.Request, context: Context) -> web.StreamResponse:
     """200 when uploads are taken, 503 with the reasons when not; waits for neither disk nor
     database."""
     reasons = sorted({one.kind.value for one in await context.health.troubles()})
-    if context.wakeups.closing:
+    if context.core.wakeups.closing:
         reasons.append(STOPPING)
     ready = ReadyDoc(status="error" if reasons else "ok", reasons=reasons)
     return _answer(ready, is_well=not reasons)

@@ -26,7 +26,7 @@ _MAX_BODY: Final = 256 << 10
 async def listing(request: web.Request, context: Context) -> ServicePage:
     """The services: what may be asked for, and how busy each is."""
     every = flag_param(request, "retired")
-    shown = [one for one in context.services.values() if every or not one.retired]
+    shown = [one for one in context.core.services.values() if every or not one.retired]
     items = [await _shown(request, context, service) for service in shown]
     return ServicePage(items=items + await gone_documents(request[PRINCIPAL], context))
 
@@ -34,7 +34,7 @@ async def listing(request: web.Request, context: Context) -> ServicePage:
 async def read(request: web.Request, context: Context) -> ServiceDoc:
     """One service."""
     return await service_document(
-        request[PRINCIPAL], context, context.services.find(request.match_info["name"])
+        request[PRINCIPAL], context, context.stages.services.find(request.match_info["name"])
     )
 
 
@@ -42,7 +42,7 @@ async def put(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a service, or replace its settings; not for those of the settings file."""
     settings = await json_body(request, _MAX_BODY)
     env = _variables("env", settings.pop("env", None))
-    service, is_new = await context.services.put(
+    service, is_new = await context.stages.services.put(
         request.match_info["name"], settings, env, request[PRINCIPAL].name
     )
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
@@ -53,7 +53,7 @@ async def retire(request: web.Request, context: Context) -> ServiceDoc:
     """Take no new jobs for the service; those that it has go on to their end."""
     name, by = request.match_info["name"], request[PRINCIPAL].name
     return await service_document(
-        request[PRINCIPAL], context, await context.services.retire(name, by)
+        request[PRINCIPAL], context, await context.stages.services.retire(name, by)
     )
 
 
@@ -62,7 +62,7 @@ async def pause(request: web.Request, context: Context) -> ServiceDoc:
     name, by = request.match_info["name"], request[PRINCIPAL].name
     message = message_param(request, PAUSED)
     return await service_document(
-        request[PRINCIPAL], context, await context.services.pause(name, message, by)
+        request[PRINCIPAL], context, await context.stages.services.pause(name, message, by)
     )
 
 
@@ -70,7 +70,7 @@ async def resume(request: web.Request, context: Context) -> ServiceDoc:
     """Send the jobs of a paused service again."""
     name, by = request.match_info["name"], request[PRINCIPAL].name
     return await service_document(
-        request[PRINCIPAL], context, await context.services.pause(name, None, by)
+        request[PRINCIPAL], context, await context.stages.services.pause(name, None, by)
     )
 
 

@@ -104,7 +104,7 @@ async def token_page(context: Context, chosen: Mapping[str, str], limit: int) ->
     every = chosen.get("ended", "0")
     if every not in ("1", "true", "0", "false"):
         raise BadField("ended", "invalid_ended", f"ended should be 1 or 0, not {every[:32]!r}")
-    now = context.clock.now()
+    now = context.core.clock.now()
     which = TokenFilter(
         chosen.get("name"),
         None if role is None else _role(role),
@@ -112,7 +112,7 @@ async def token_page(context: Context, chosen: Mapping[str, str], limit: int) ->
         now if every in ("0", "false") and "id" not in chosen else None,
         chosen.get("id"),
     )
-    found = await context.tokens.page(which, limit + 1, _cursor(chosen.get("cursor")))
+    found = await context.access.tokens.page(which, limit + 1, _cursor(chosen.get("cursor")))
     last = found[limit - 1] if len(found) > limit else None
     following = None if last is None else f"{last.created_at}.{last.id}"
     return TokenPage(items=[token_document(one, now) for one in found[:limit]], next=following)
@@ -197,8 +197,8 @@ _OPEN: Final = (
 async def create(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a token; its text is in this answer only."""
     body = await read_body(request, NewTokenBody)
-    new = new_token(body, request[PRINCIPAL].name, context.clock.now())
-    record, text = await context.tokens.create(new)
+    new = new_token(body, request[PRINCIPAL].name, context.core.clock.now())
+    record, text = await context.access.tokens.create(new)
     request[TARGET] = record.id
     return json_answer(_shown_once(context, record, text), HTTPStatus.CREATED, _NO_STORE)
 
@@ -211,14 +211,16 @@ async def page(request: web.Request, context: Context) -> TokenPage:
 
 async def revoke(request: web.Request, context: Context) -> TokenDoc:
     """Refuse the token from now on."""
-    record = await context.tokens.revoke(request.match_info["token"], request[PRINCIPAL].name)
-    return token_document(record, context.clock.now())
+    record = await context.access.tokens.revoke(
+        request.match_info["token"], request[PRINCIPAL].name
+    )
+    return token_document(record, context.core.clock.now())
 
 
 async def rotate(request: web.Request, context: Context) -> web.StreamResponse:
     """Give the token another secret; its text is in this answer only."""
     body = await read_body(request, RotateBody)
-    record, text = await context.tokens.rotate(
+    record, text = await context.access.tokens.rotate(
         request.match_info["token"], body.overlap, body.expires_in, request[PRINCIPAL].name
     )
     return json_answer(_shown_once(context, record, text), HTTPStatus.OK, _NO_STORE)
@@ -227,7 +229,7 @@ async def rotate(request: web.Request, context: Context) -> web.StreamResponse:
 async def whoami(request: web.Request, context: Context) -> WhoAmI:
     """Whose request this is, and what it may do."""
     principal = request[PRINCIPAL]
-    token = context.tokens.record(principal.token_id) if principal.token_id else None
+    token = context.access.tokens.record(principal.token_id) if principal.token_id else None
     assert principal.role is not None  # nobody else gets here
     return WhoAmI(
         name=principal.name,
@@ -238,13 +240,13 @@ async def whoami(request: web.Request, context: Context) -> WhoAmI:
         scopes=scope_names(scope for scope in SCOPES[principal.role] if principal.may(scope)),
         token_id=principal.token_id,
         expires_at=time_or_none(token.expires_at) if token else None,
-        token_needed=context.known.needed,
+        token_needed=context.access.known.needed,
     )
 
 
 def _shown_once(context: Context, record: TokenRecord, text: str) -> NewTokenDoc:
-    fields = token_fields(record, context.clock.now())
-    return NewTokenDoc(**fields, token=text, message="" if context.known.needed else _OPEN)
+    fields = token_fields(record, context.core.clock.now())
+    return NewTokenDoc(**fields, token=text, message="" if context.access.known.needed else _OPEN)
 
 
 _DURATION: Final = {

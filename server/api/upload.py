@@ -173,14 +173,14 @@ async def check_head(
             "upload_too_large",
             f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
-    if (waiting := context.get.results).hold_uploads():
+    if (waiting := context.stages.get.results).hold_uploads():
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",
             f"no upload is taken now: {waiting.sentence()}",
             retry_after_s=60,
         )
-    if (free := await context.scratch.too_full_for(length)) is not None:
+    if (free := await context.core.scratch.too_full_for(length)) is not None:
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",
@@ -208,8 +208,8 @@ async def received_form(
     """
     form_limits = _limits(context, most)
     async with AsyncExitStack() as stack:
-        in_flight = stack.enter_context(context.uploads.admit(request.content))
-        content = await stack.enter_async_context(context.scratch.file())
+        in_flight = stack.enter_context(context.pools.uploads.admit(request.content))
+        content = await stack.enter_async_context(context.core.scratch.file())
         if "user_id" in fields:
             in_flight.count_for(fields["user_id"])
 
@@ -224,7 +224,7 @@ async def received_form(
             nonlocal too_large
             make = _bundle_sink if choose_sink is None else choose_sink(so_far)
             # What is known to be too large for its job need not be read to the end.
-            too_large = context.accept.too_large({**fields, **so_far})
+            too_large = context.stages.accept.too_large({**fields, **so_far})
             limits = form_limits
             if too_large is None or too_large.most >= form_limits.max_bytes:
                 too_large = None
@@ -246,7 +246,7 @@ async def received_form(
                 on_first_file=on_first_file,
                 may_have_no_file=choose_sink is not None,
                 reserve=content.reserve,
-                threads=context.upload_threads.for_upload(fields.get("user_id", "")),
+                threads=context.pools.upload_threads.for_upload(fields.get("user_id", "")),
             )
         except FormRefused as problem:
             if problem.code == "too_large" and too_large is not None:
@@ -255,7 +255,7 @@ async def received_form(
         content.made = received.bundle.content is None
         complete = {**fields, **received.fields}
         if complete.get("callback_url"):
-            await context.webhooks.check(complete["callback_url"])
+            await context.stages.webhooks.check(complete["callback_url"])
         yield Form(complete, content, received.bundle)
 
 
@@ -264,7 +264,7 @@ def _bundle_sink(path: Path, limits: FormLimits, reserve: ReserveSpace) -> Sink:
 
 
 def _limits(context: Context, most: int | None) -> FormLimits:
-    limits = context.settings.server.form_limits
+    limits = context.core.settings.server.form_limits
     if most is None or most >= limits.max_bytes:
         return limits
     return dataclasses.replace(limits, max_bytes=most)
@@ -320,7 +320,7 @@ async def accept_upload(
             # other visitors got.
             message = f"Invalid {name}: with an upload ticket only the ticket itself names jobs"
             raise BadField(name, "fixed_by_ticket", message)
-        check_field(name, value, context.services, principal)
+        check_field(name, value, context.core.services, principal)
 
     def take(name: str, value: str) -> None:
         form.take(name, value, check)
@@ -333,16 +333,16 @@ async def accept_upload(
     given = await check_head(request, context, fields, take, most)
     fields = given | fixed
     if ticket is not None:
-        await context.accept.check_ticket(ticket, key)
+        await context.stages.accept.check_ticket(ticket, key)
     if "service" in fields and "user_id" in fields:
-        asked = upload_request(fields, context.services, principal)
-        await context.accept.check_quota(asked, request.content_length or 0)
+        asked = upload_request(fields, context.core.services, principal)
+        await context.stages.accept.check_quota(asked, request.content_length or 0)
     async with received_form(request, context, fields, take, most, form.choose_sink) as received:
         complete = {name: value for name, value in received.fields.items() if name not in form.own}
-        asked = upload_request(complete, context.services, principal)
-        context.check_not_revoked(request)
+        asked = upload_request(complete, context.core.services, principal)
+        context.access.check_not_revoked(request)
         used = ticket and dataclasses.replace(ticket, expires_at=ticket.expires_at + _KEPT)
-        job, is_new = await context.accept(
+        job, is_new = await context.stages.accept(
             principal, asked, received.content, received.bundle, used
         )
     request[UPLOADED_ID], request[UPLOADED_AS] = job.id, (job.user_id, job.service)
@@ -424,18 +424,18 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     links = None
     # A repeat by another ticket finds the job by its Idempotency-Key: it is not its to show.
     if ticket is not None and (
-        is_new or await context.database.read(tokens.ticket_used, ticket.id)
+        is_new or await context.core.database.read(tokens.ticket_used, ticket.id)
     ):
         links = links_by(request, context, _link(ticket, job, context))
     if wants_page(request):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.
-        there = f"{context.settings.server.url_prefix}{JOB_PAGE.replace('{id}', str(job.id))}"
+        there = f"{context.core.settings.server.url_prefix}{JOB_PAGE.replace('{id}', str(job.id))}"
         if ticket is not None and ticket.return_to is not None:
             there = with_query(ticket.return_to, job=str(job.id), status=job.state)
         elif links is not None:
             there = links.page
         return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": there})
-    headers = {"Location": f"{context.settings.server.url_prefix}/api/v1/jobs/{job.id}"}
+    headers = {"Location": f"{context.core.settings.server.url_prefix}/api/v1/jobs/{job.id}"}
     if not is_new:
         headers["Idempotent-Replayed"] = "true"
     warnings = list(job.upload_warnings) or None
@@ -449,7 +449,7 @@ def _link(ticket: Ticket, job: Job, context: Context) -> Link:
         issued_by=ticket.issued_by,
         job_id=job.id,
         shows=Shows.JOB,
-        expires_at=context.clock.now() + round(LINK_OF_UPLOAD_S * SECOND),
+        expires_at=context.core.clock.now() + round(LINK_OF_UPLOAD_S * SECOND),
         token_id=ticket.token_id,
         issuer=ticket.issuer,
     )

@@ -22,13 +22,13 @@ _MAX_NAME: Final = 200
 async def read(request: web.Request, context: Context) -> WebhookSecret:
     """The secret that signs the webhooks of the caller's jobs; for operators also of others."""
     name = _principal(request)
-    return WebhookSecret(principal=name, secrets=await context.webhooks.secrets(name))
+    return WebhookSecret(principal=name, secrets=await context.stages.webhooks.secrets(name))
 
 
 async def replace(request: web.Request, context: Context) -> WebhookSecret:
     """Make another one; for a day both sign."""
     name = _principal(request)
-    found = await context.webhooks.secrets(name, replace=True)
+    found = await context.stages.webhooks.secrets(name, replace=True)
     return WebhookSecret(principal=name, secrets=found)
 
 

@@ -15,15 +15,7 @@ from server.domain.webhooks import AllowedTargets
 from server.fleet import Fleet
 from server.health import Health
 from server.http import documents
-from server.http.reads import (
-    Messages,
-    Names,
-    Reads,
-    SharedReads,
-    Snapshots,
-    UploadLimits,
-    UploadThreads,
-)
+from server.http.reads import Pools
 from server.loops import Supervisor
 from server.reload import Reload
 from server.settings.tables import ServerSettings
@@ -49,7 +41,7 @@ from server.stages.tokens import Tokens
 from server.stages.waiting import Waiting
 from server.stages.webhooks import Webhooks
 from server.store import batches
-from server.store.data_folder import RecordKeeper
+from server.store.data_folder import OpenedData
 from server.store.identity import Identity
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import Clock
@@ -58,97 +50,22 @@ from shared.http.authentication import PRINCIPAL
 from shared.http.middleware import GATE
 from shared.metrics import EventLoopLag
 from shared.principals import Role
-from shared.sqlite.database import Database
-from shared.steady_clock import PersistentClock
 from shared.wire import ChildCounts, JobDoc, QueueInfo
 
 _REPORT_DELAY_S: Final = 0.05
 """What an agent says of an attempt that goes on is written so much later at most."""
 
 
-class Context(Core):
-    """Makes the parts of the server, each of what is shared and of those that it calls.
+class Access:
+    """Who may do something, and what they did."""
 
-    Args:
-        record: of the data folder.
-        machine: the clocks of the machine.
-        read: reads the settings again.
-    """
-
-    clock: PersistentClock
-    database: Database
-    services: Services
-
-    def __init__(
-        self,
-        core: Core,
-        identity: Identity,
-        record: RecordKeeper,
-        machine: Clock,
-        read: Callable[[], ServerSettings],
-    ) -> None:
-        super().__init__(**vars(core))
-        self.identity, self.version = identity, metadata.version("ferryman")
-        self.record = record
-        # Who may do something, and what they did.
-        self.tokens = Tokens(self)
+    def __init__(self, core: Core, identity: Identity) -> None:
+        self.tokens = Tokens(core)
         self.known = authentication.Tokens({}, self.tokens)
-        self.known.use_settings(self.settings.server)
+        self.known.use_settings(core.settings.server)
         self.permits = Permits(identity.signing_key, self.tokens.revoked)
-        self.sessions = Sessions(self, self.permits, self.tokens, self.known.digests)
-        self.audit = AuditTrail(self)
-        # From an upload to its end.
-        self.accept = Accept(self)
-        self.get = Get(self, report_delay_s=_REPORT_DELAY_S)
-        self.poll = Poll(self, self.get)
-        self.deliver = Deliver(self, self.get)
-        self.round = Round(self, self.deliver, self.get)
-        self.cancel = Cancel(self, self.get)
-        self.delete = Delete(self, self.cancel)
-        self.retry = RetryByHand(self)
-        self.bulk = Bulk(self, self.retry, self.delete)
-        self.batches, self.dependencies = Batches(self), Dependencies(self)
-        self.schedules = Schedules(self, self.accept, rehearsal=identity.rehearsal)
-        self.receivers = HttpWebhookClient(
-            AllowedTargets(self.settings.server.webhook_allow or ()), self.clock
-        )
-        self.webhooks = Webhooks(self, self.receivers, identity, machine)
-        self.clean = Clean(self, self.delete)
-        self.statistics = Statistics(self)
-        self.waiting = Waiting(self, self.statistics, self.get.results)
-        self.forget_user = ForgetUser(self, self.delete, self.schedules, self.tokens, self.audit)
-        # The agents, and how everything is.
-        self.agents = Agents(self)
-        self.connections = Fleet(self, identity, self.agents, self.deliver, self.poll, self.get)
-        self.supervisor, self.lag = Supervisor(), EventLoopLag(self.clock)
-        self.health = Health(self, self.supervisor, self.clean, self.get.results)
-        self.reload = Reload(
-            self.settings, read, self.connections, self.services, self.known, self.tokens
-        )
-        # What callers share.
-        self.reads, self.snapshots = Reads(), Snapshots(self.scratch, self.clock)
-        self.uploads, self.upload_threads = UploadLimits(self.clock, self.settings), UploadThreads()
-        self.event_reads = SharedReads[Messages]()
-        """Of those who follow the events of all jobs."""
-        self.name_reads = SharedReads[Names | None]()
-        """Of those who want the names in a large result."""
-
-    async def load(self) -> None:
-        """Take up what is in the database. Raises ValueError."""
-        await self.tokens.load()
-        await self.sessions.load()
-        await self.services.read()
-        await self.schedules.load()
-        await recover(self.database, self.scratch)
-        await self.connections.apply(self.settings.agents)
-        await self.services.left()
-
-    async def close(self) -> None:
-        """Threads and connections."""
-        self.reads.close()
-        self.upload_threads.close()
-        await self.receivers.close()
-        await self.connections.close()
+        self.sessions = Sessions(core, self.permits, self.tokens, self.known.digests)
+        self.audit = AuditTrail(core)
 
     def still_accepted(self, request: web.Request) -> bool:
         """Whether the token or link of a request that goes on for long is still good."""
@@ -171,18 +88,112 @@ class Context(Core):
                 "session ended, while this upload was under way"
             )
 
+
+class Stages:
+    """What is done with jobs, from an upload to its end, and what goes with it. Each stage is made
+    of what all share, and of the stages that it calls.
+
+    Args:
+        machine: the clocks of the machine.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        services: Services,
+        access: Access,
+        identity: Identity,
+        machine: Clock,
+    ) -> None:
+        self.services = services
+        self.accept = Accept(core)
+        self.get = Get(core, report_delay_s=_REPORT_DELAY_S)
+        self.poll = Poll(core, self.get)
+        self.deliver = Deliver(core, self.get)
+        self.round = Round(core, self.deliver, self.get)
+        self.cancel = Cancel(core, self.get)
+        self.delete = Delete(core, self.cancel)
+        self.retry = RetryByHand(core)
+        self.bulk = Bulk(core, self.retry, self.delete)
+        self.batches, self.dependencies = Batches(core), Dependencies(core)
+        self.schedules = Schedules(core, self.accept, rehearsal=identity.rehearsal)
+        self.receivers = HttpWebhookClient(
+            AllowedTargets(core.settings.server.webhook_allow or ()), core.clock
+        )
+        self.webhooks = Webhooks(core, self.receivers, identity, machine)
+        self.clean = Clean(core, self.delete)
+        self.statistics = Statistics(core)
+        self.waiting = Waiting(core, self.statistics, self.get.results)
+        self.forget_user = ForgetUser(
+            core, self.delete, self.schedules, access.tokens, access.audit
+        )
+        self.agents = Agents(core)
+
+
+class Context:
+    """All parts of the server.
+
+    Args:
+        data: what was opened in the data folder.
+        machine: the clocks of the machine.
+        read: reads the settings again.
+
+    Attributes:
+        core: what all parts work with.
+        pools: what callers share.
+        connections: to the agents.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        services: Services,
+        data: OpenedData,
+        machine: Clock,
+        read: Callable[[], ServerSettings],
+    ) -> None:
+        self.core, self.data, identity = core, data, data.identity
+        self.version = metadata.version("ferryman")
+        self.access = Access(core, identity)
+        self.stages = stages = Stages(core, services, self.access, identity, machine)
+        self.connections = Fleet(
+            core, identity, stages.agents, stages.deliver, stages.poll, stages.get
+        )
+        self.supervisor, self.lag = Supervisor(), EventLoopLag(core.clock)
+        self.health = Health(core, self.supervisor, stages.clean, stages.get.results)
+        self.reload = Reload(
+            core.settings, read, self.connections, services, self.access.known, self.access.tokens
+        )
+        self.pools = Pools(core.scratch, core.clock, core.settings)
+
+    async def load(self) -> None:
+        """Take up what is in the database. Raises ValueError."""
+        await self.access.tokens.load()
+        await self.access.sessions.load()
+        await self.stages.services.read()
+        await self.stages.schedules.load()
+        await recover(self.core.database, self.core.scratch)
+        await self.connections.apply(self.core.settings.agents)
+        await self.stages.services.left()
+
+    async def close(self) -> None:
+        """Threads and connections."""
+        self.pools.close()
+        await self.stages.receivers.close()
+        await self.connections.close()
+
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
         """The jobs as lists show them, those that wait with the reason."""
-        queue = await self.waiting(jobs, in_list=True)
+        queue = await self.stages.waiting(jobs, in_list=True)
         counts = await self.children_of(jobs)
         return [self.document(job, queue.get(job.id), counts.get(job.id)) for job in jobs]
 
     async def children_of(self, jobs: Sequence[Job]) -> dict[int, ChildCounts]:
         """What became of the children of those that have some."""
-        found = await self.database.read(batches.several, [job.id for job in jobs])
+        found = await self.core.database.read(batches.several, [job.id for job in jobs])
         parents = {parent: batch for parent, batch in found.items() if batch.total}
         unended = [parent for parent, batch in parents.items() if batch.ended < batch.made]
-        active = await self.database.read_list(batches.active_children, unended)
+        active = await self.core.database.read_list(batches.active_children, unended)
         return {
             parent: documents.child_counts(batch, active.get(parent, 0))
             for parent, batch in parents.items()
@@ -192,5 +203,5 @@ class Context(Core):
         self, job: Job, queue: QueueInfo | None = None, batch: ChildCounts | None = None
     ) -> JobDoc:
         """The job as it is shown."""
-        service = self.services.get(job.service)
-        return documents.job_doc(job, service, queue, self.settings.server.url_prefix, batch)
+        service = self.core.services.get(job.service)
+        return documents.job_doc(job, service, queue, self.core.settings.server.url_prefix, batch)

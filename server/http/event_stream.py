@@ -81,7 +81,7 @@ async def stream(
     Raises:
         Whatever ``read`` raises at first, Denied: too many wait.
     """
-    clock = context.clock
+    clock = context.core.clock
     with request.app[GATE].long_poll(request), changes as changed:
         found = await read(after)
         if found.last and not found.data and request.method == hdrs.METH_GET and after:
@@ -90,14 +90,14 @@ async def stream(
         await answer.prepare(request)
         if request.method == hdrs.METH_HEAD:
             return answer
-        with context.measures.listening(request.match_info.route.resource):
+        with context.core.measures.listening(request.match_info.route.resource):
             await answer.write(b"retry: 2000\n\n")  # a browser that is cut off waits so long (ms)
             written_at = clock.monotonic()
             while True:
                 if found.data:
                     await answer.write(found.data)
                     written_at = clock.monotonic()
-                if found.last or context.wakeups.closing:
+                if found.last or context.core.wakeups.closing:
                     break
                 if found.more:
                     await clock.sleep(_BETWEEN_S)
@@ -113,7 +113,7 @@ async def stream(
                     found = await read(found.reached)
                 except (FerrymanError, DatabaseUnavailable):
                     break  # the job was deleted, or the caller asks again and gets the reason
-                if not context.still_accepted(request):
+                if not context.access.still_accepted(request):
                     break  # perhaps while it was read
             await answer.write_eof()
     return answer

@@ -74,7 +74,7 @@ class StoredFile:
             FileNotFoundError: the result was removed meanwhile.
         """
         pieces = _pieces(self._path, self._entry, start, stop)
-        while (piece := await self._context.reads.run(next, pieces, None)) is not None:
+        while (piece := await self._context.pools.reads.run(next, pieces, None)) is not None:
             if piece:
                 yield piece
 
@@ -112,7 +112,7 @@ async def list_stored(
     """
     async with _opened(context, job, attempt) as stored:
         try:
-            return await context.reads.run(_list, stored, at, limit)
+            return await context.pools.reads.run(_list, stored, at, limit)
         except BundleError:
             if not at:
                 raise
@@ -131,8 +131,8 @@ async def scan_stored(
     async with _opened(context, job, attempt) as stored:
         names = await _names(context, stored.part)
         if names is not None:
-            return await context.reads.run(read, names)
-        return await context.reads.run(_scan, stored, read)
+            return await context.pools.reads.run(read, names)
+        return await context.pools.reads.run(_scan, stored, read)
 
 
 async def scan_first(
@@ -144,7 +144,7 @@ async def scan_first(
 ) -> T:
     """The same of so many files at most, the first of its table of contents."""
     async with _opened(context, job, attempt) as stored:
-        return await context.reads.run(_scan, stored, lambda all_: read(islice(all_, most)))
+        return await context.pools.reads.run(_scan, stored, lambda all_: read(islice(all_, most)))
 
 
 async def files_beside(
@@ -157,7 +157,7 @@ async def files_beside(
         Refusal: as :func:`list_stored`.
     """
     async with _opened(context, job, attempt) as stored:
-        return await context.reads.run(_beside, stored, path)
+        return await context.pools.reads.run(_beside, stored, path)
 
 
 @asynccontextmanager
@@ -193,7 +193,7 @@ async def _opened(context: Context, job: Job, attempt: Attempt) -> AsyncIterator
     if attempt.result is None:
         raise nothing_left(job, attempt)
     part = Part("", attempt.result, given_bundle(job), job.bundle_folder)
-    async with local_copies(context.contents, part) as paths:
+    async with local_copies(context.core.contents, part) as paths:
         try:
             yield _Stored(part, paths)
         except FileNotFoundError:
@@ -240,15 +240,15 @@ async def _find(
     """As :meth:`ResultIndex.find`. What is not there is looked for among the names that are
     kept.
     """
-    found = await context.reads.run(_in_index, stored, lambda index: index.search(name))
+    found = await context.pools.reads.run(_in_index, stored, lambda index: index.search(name))
     if found is not None:
         return found, []
     names = await _names(context, stored.part)
     if names is not None:
-        there, similar = await context.reads.run(_similar, names, name)
+        there, similar = await context.pools.reads.run(_similar, names, name)
         if not there:
             return None, similar
-    return await context.reads.run(_in_index, stored, lambda index: index.find(name))
+    return await context.pools.reads.run(_in_index, stored, lambda index: index.find(name))
 
 
 def _similar(names: Names, path: str) -> tuple[bool, list[str]]:
@@ -266,25 +266,28 @@ def _similar(names: Names, path: str) -> tuple[bool, list[str]]:
 async def _names(context: Context, part: Part) -> Names | None:
     """Of all files in a result, read once for all who ask; None: too many to be kept."""
     key = part.etag
-    if (known := context.reads.names(key)) is not None:
+    if (known := context.pools.reads.names(key)) is not None:
         return known
 
     async def read_all(stored: _Stored) -> Names | None:
-        if await context.reads.run(_in_index, stored, lambda index: index.weight) > MOST_NAMES:
+        if (
+            await context.pools.reads.run(_in_index, stored, lambda index: index.weight)
+            > MOST_NAMES
+        ):
             return None
         names, batches = Names(), _batches(stored)
-        while (some := await context.reads.run(next, batches, None)) is not None:
+        while (some := await context.pools.reads.run(next, batches, None)) is not None:
             names.add(some)
             if names.weight > MOST_NAMES:
                 return None
-        context.reads.keep(key, names)
+        context.pools.reads.keep(key, names)
         return names
 
     async def read() -> Names | None:  # with copies of its own: it may outlast who asks
-        async with local_copies(context.contents, part) as paths:
+        async with local_copies(context.core.contents, part) as paths:
             return await read_all(_Stored(part, paths))
 
-    return await context.name_reads.read(0, key, read)
+    return await context.pools.name_reads.read(0, key, read)
 
 
 def _batches(stored: _Stored) -> Iterator[list[ListedFile]]:
@@ -470,7 +473,7 @@ async def requested_attempt(
         message = f"job {job.id} is the parent of a batch: its children have the files"
         raise Refusal(HTTPStatus.CONFLICT, "files_of_children", message)
     message = f"job {job.id} is {job.state}, and no attempt of it has started: {job.message}"
-    headers = documents.when_to_ask_again(job, context.clock.now())
+    headers = documents.when_to_ask_again(job, context.core.clock.now())
     raise Refusal(HTTPStatus.CONFLICT, "not_started", message, headers=headers)
 
 

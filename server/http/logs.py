@@ -138,7 +138,7 @@ class StoredLog:
             *DAMAGED
         """
         pieces = self._unpacker.read(start, stop)
-        while (piece := await self._context.reads.run(next, pieces, None)) is not None:
+        while (piece := await self._context.pools.reads.run(next, pieces, None)) is not None:
             if piece:
                 yield piece
 
@@ -162,9 +162,9 @@ async def stored_log(
     """
     if attempt.result is None:
         raise nothing_left(job, attempt)
-    async with context.contents.local_copy(FileKind.RESULT, attempt.result) as path:
+    async with context.core.contents.local_copy(FileKind.RESULT, attempt.result) as path:
         try:
-            entry = await context.reads.run(_find, path, stream)
+            entry = await context.pools.reads.run(_find, path, stream)
         except FileNotFoundError:
             raise await missing_result(context, job, attempt.number) from None
         except (BundleError, LookupError, ValueError) as problem:
@@ -288,15 +288,15 @@ async def log_pieces(
     Raises:
         *DAMAGED: of its stored result.
     """
-    clock = context.clock
+    clock = context.core.clock
     number = None if attempt is None else attempt.number
     quiet_since = clock.monotonic()
-    with context.wakeups.of(job.id) as changed:
-        while not context.wakeups.closing:
+    with context.core.wakeups.of(job.id) as changed:
+        while not context.core.wakeups.closing:
             changed.clear()
             patience_s = KEEPALIVE_S
             try:
-                job = await context.database.read(jobs.get, job.id)
+                job = await context.core.database.read(jobs.get, job.id)
                 attempt = await find_attempt(context, job, number)
                 if attempt is not None and has_started(job, attempt):
                     number, patience_s = attempt.number, _AGAIN_S
@@ -349,13 +349,13 @@ async def _until_closing(
     async def following() -> bytes | None:
         return await anext(chunks, None)
 
-    with context.wakeups.of(job.id, end_only=True) as ended:
+    with context.core.wakeups.of(job.id, end_only=True) as ended:
         waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
         coming: asyncio.Task[Any] = asyncio.create_task(following())
         try:
             while True:
                 await asyncio.wait({waiting, coming}, return_when=asyncio.FIRST_COMPLETED)
-                if context.wakeups.closing:
+                if context.core.wakeups.closing:
                     return
                 chunk = await coming
                 if chunk is None:
@@ -416,8 +416,8 @@ def log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
 async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
     """The attempt, or the latest one; None: there is none yet. Raises NoSuchAttempt."""
     if number is not None:
-        return await context.database.read(jobs.attempt, AttemptKey(job.id, number))
-    latest = await context.database.read_list(jobs.attempts, job.id, 1)
+        return await context.core.database.read(jobs.attempt, AttemptKey(job.id, number))
+    latest = await context.core.database.read_list(jobs.attempts, job.id, 1)
     return latest[0] if latest else None
 
 
@@ -440,7 +440,7 @@ def live_agent(
         return None
     if not has_started(job, attempt):
         raise not_started(job, kind)
-    agent = context.fleet.named(job.agent or "")
+    agent = context.core.fleet.named(job.agent or "")
     if not isinstance(agent, FerrymanAgent):
         who = "a job-orchestrator client" if agent else "not in the server's settings"
         message = f"agent {job.agent} is {who}: {kind.what} can be read when the attempt has ended"

@@ -45,7 +45,7 @@ from shared.wire import LinkDoc, UploadLinks
 
 def address(request: web.Request, context: Context, path: str, **query: str) -> str:
     """The address of a path here, as browsers know it."""
-    table = context.settings.server
+    table = context.core.settings.server
     base = table.origin or f"{request.scheme}://{request.host}"
     return f"{base}{table.url_prefix}{path}" + (f"?{urlencode(query)}" if query else "")
 
@@ -59,7 +59,7 @@ def with_query(page: str, **query: str) -> str:
 
 def links_by(request: web.Request, context: Context, link: Link) -> UploadLinks:
     """Where somebody who has nothing but this link follows its job."""
-    query = {LINK_PARAMETER: context.permits.text(link)}
+    query = {LINK_PARAMETER: context.access.permits.text(link)}
     job = JOB.replace("{id}", str(link.job_id))
     page = JOB_PAGE.replace("{id}", str(link.job_id))
 
@@ -225,12 +225,12 @@ def made_link(
         issued_by=principal.name,
         job_id=job.id,
         shows=asked.what,
-        expires_at=context.clock.now() + round(asked.expires_in * SECOND),
+        expires_at=context.core.clock.now() + round(asked.expires_in * SECOND),
         token_id=principal.token_id,
         path=asked.path,
         issuer=principal.caller,
     )
-    text = context.permits.text(link)
+    text = context.access.permits.text(link)
     here = JOB.replace("{id}", str(job.id))
     end = f"/files/{quote(link.path)}" if link.shows is Shows.FILE else _ENDS[link.shows]
     url = address(request, context, here + end, **{LINK_PARAMETER: text})
@@ -243,13 +243,13 @@ def login_path(
     """Path and query that log a browser in once, and until when; the first page where nobody needs
     to log in.
     """
-    digest = context.sessions.configured_digest(principal)
+    digest = context.access.sessions.configured_digest(principal)
     if principal.token_id is None and digest is None:
         return "/", {}, None
     login = Login(
         id=secrets.token_hex(8),
-        expires_at=context.clock.now() + round(LOGIN_S * SECOND),
+        expires_at=context.core.clock.now() + round(LOGIN_S * SECOND),
         token_id=principal.token_id,
         token_digest=None if principal.token_id else digest,
     )
-    return LOGIN_ONCE, {"code": context.permits.text(login)}, utc(login.expires_at)
+    return LOGIN_ONCE, {"code": context.access.permits.text(login)}, utc(login.expires_at)

@@ -482,3 +482,23 @@ def _too_many(message: str) -> Refusal:
     return Refusal(
         HTTPStatus.TOO_MANY_REQUESTS, "too_many_uploads", message, retry_after_s=_RETRY_S
     )
+
+
+class Pools:
+    """What callers share, and how much of it each may have.
+
+    Attributes:
+        event_reads: of those who follow the events of all jobs.
+        name_reads: of those who want the names in a large result.
+    """
+
+    def __init__(self, scratch: Scratch, clock: Clock, settings: LiveSettings) -> None:
+        self.reads, self.snapshots = Reads(), Snapshots(scratch, clock)
+        self.uploads, self.upload_threads = UploadLimits(clock, settings), UploadThreads()
+        self.event_reads = SharedReads[Messages]()
+        self.name_reads = SharedReads[Names | None]()
+
+    def close(self) -> None:
+        """End the threads."""
+        self.reads.close()
+        self.upload_threads.close()

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 async def requested_job(request: web.Request, context: Context) -> Job:
     """The job as it is now. Raises NotAllowed, NoSuchJob, Refusal."""
-    return await read_job(context.database, request[PRINCIPAL], job_id(request))
+    return await read_job(context.core.database, request[PRINCIPAL], job_id(request))
 
 
 async def wait_for_job(request: web.Request, context: Context, *, until_ended: bool) -> Job:
@@ -43,7 +43,7 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
         nonlocal known
         if change is None:
             return await requested_job(request, context)
-        job = change.row or context.wakeups.recent_job(job_id(request))
+        job = change.row or context.core.wakeups.recent_job(job_id(request))
         if not isinstance(job, Job) or (job is change.row and not job.ended):
             return await requested_job(request, context)
         if not visible(request[PRINCIPAL]).has(job):
@@ -57,7 +57,7 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     @contextmanager
     def changes() -> Iterator[asyncio.Event]:
         nonlocal change
-        with context.wakeups.of(job_id(request), end_only=until_ended) as change:
+        with context.core.wakeups.of(job_id(request), end_only=until_ended) as change:
             yield change
 
     job = await wait_until(request, context, read, settled, changes)
@@ -84,19 +84,19 @@ async def wait_until(
     wait_s = seconds_param(request, "wait")
     if not wait_s:
         return await read()
-    deadline = context.clock.monotonic() + wait_s
+    deadline = context.core.clock.monotonic() + wait_s
     with changes() as changed:  # before it is read: no change is missed
         value = await read()
         if done(value):
             return value
         with request.app[GATE].long_poll(request):
             while True:
-                left = deadline - context.clock.monotonic()
-                if left <= 0 or context.wakeups.closing:
+                left = deadline - context.core.clock.monotonic()
+                if left <= 0 or context.core.wakeups.closing:
                     return value
-                await wait_for(changed, left, context.clock)
+                await wait_for(changed, left, context.core.clock)
                 changed.clear()
-                if not context.still_accepted(request):
+                if not context.access.still_accepted(request):
                     name = request[PRINCIPAL].name
                     raise NotAllowed(f"the token of {name} is not good any more")
                 value = await read()

@@ -50,9 +50,9 @@ async def send_result(
         part = Part("", stored, bundle, job.bundle_folder)
         return await _send_joined(request, context, job, part, key, f"{name}.zip")
     try:
-        if (content := await context.contents.small(stored)) is not None:
+        if (content := await context.core.contents.small(stored)) is not None:
             return await send_file(request, content, f"{name}.zip", stored.sha256)
-        async with context.contents.local_copy(FileKind.RESULT, stored) as path:
+        async with context.core.contents.local_copy(FileKind.RESULT, stored) as path:
             return await send_file(request, path, f"{name}.zip", stored.sha256)
     except FileNotFoundError:
         raise await missing_result(context, job, key.attempt) from None
@@ -82,7 +82,7 @@ async def _joined_in_memory(context: Context, part: Part) -> bytes | None:
     if bundle is None or max(stored.size, bundle.size) > ROW_BYTES:
         return None
     names = stored.file, bundle.file
-    read = context.database.read
+    read = context.core.database.read
     result, sent = await read(lambda tx: [bundles.content(tx, name) for name in names])
     if result is None or sent is None:
         return None  # gone: which is found out where they are opened
@@ -97,10 +97,10 @@ async def _send_made(
 ) -> web.StreamResponse:
     """Made while it is sent. Raises UnusableResult."""
     stored, etag = part.result, part.etag
-    known = await context.database.read(jobs.joined_sha256, key, stored)
+    known = await context.core.database.read(jobs.joined_sha256, key, stored)
     headers = zip_headers(name, known, etag)
     async with merged_results(
-        context.contents, context.scratch, [part], run=context.reads.run
+        context.core.contents, context.core.scratch, [part], run=context.pools.reads.run
     ) as whole:
         wanted = requested_part(request, whole.size, etag, headers)
         if isinstance(wanted, web.Response):
@@ -113,7 +113,7 @@ async def _send_made(
 
         response = await send_chunks(request, wanted, headers, chunks)
     if digest is not None:
-        await context.database.write(jobs.keep_joined, key, stored, digest.hexdigest())
+        await context.core.database.write(jobs.keep_joined, key, stored, digest.hexdigest())
     return response
 
 
@@ -126,14 +126,14 @@ async def send_batch(
     Raises:
         Refusal: as many as may be are being sent to the caller.
     """
-    async with context.reads.batch_zips.turn():
+    async with context.pools.reads.batch_zips.turn():
         return await _send(request, context, parent, only_new=only_new)
 
 
 async def _send(
     request: web.Request, context: Context, parent: Job, *, only_new: bool
 ) -> web.StreamResponse:
-    children = await context.database.read_list(batches.child_results, parent.id)
+    children = await context.core.database.read_list(batches.child_results, parent.id)
     parts = [
         Part(f"{child.name}/", child.result, None if only_new else child.bundle, child.folder)
         for child in children
@@ -144,10 +144,10 @@ async def _send(
     while any(note == child.name for child in children):
         note = f"_{note}"
     async with merged_results(
-        *(context.contents, context.scratch, parts),
+        *(context.core.contents, context.core.scratch, parts),
         note=note,
         missing=missing,
-        run=context.reads.run,
+        run=context.pools.reads.run,
     ) as merged:
         response = web.StreamResponse(
             headers={
@@ -168,8 +168,8 @@ async def _send(
 
 async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:
     """Why a file that a row referred to is not there."""
-    now = await context.database.read(jobs.get, job.id)  # removed since the row was read?
-    if (await context.database.read(jobs.attempt, AttemptKey(job.id, attempt))).result is None:
+    now = await context.core.database.read(jobs.get, job.id)  # removed since the row was read?
+    if (await context.core.database.read(jobs.attempt, AttemptKey(job.id, attempt))).result is None:
         return cleaned(now)
     return Refusal(
         HTTPStatus.INTERNAL_SERVER_ERROR,

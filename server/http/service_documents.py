@@ -24,7 +24,7 @@ async def gone_documents(principal: Principal, context: Context) -> list[Service
         await service_document(
             principal, context, Service(one.service, in_file=False, retired=True)
         )
-        for one in await context.services.gone()
+        for one in await context.stages.services.gone()
     ]
     return [one for one in found if one.in_work or one.counts[JobState.QUEUED]]
 
@@ -33,7 +33,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
     """A service, and how busy it is with the jobs that the principal may see."""
     # An agent has no jobs, and sees how busy a service is as operators do.
     where = Visible() if principal.role is Role.AGENT else visible(principal)
-    load = await context.database.read_list(services.load, service.name, _COUNTED, where)
+    load = await context.core.database.read_list(services.load, service.name, _COUNTED, where)
     record = service.record
     own: dict[str, Any] = {name: getattr(service, name) or None for name in _TIMES}
     if principal.role is Role.OPERATOR:
@@ -42,12 +42,16 @@ async def service_document(principal: Principal, context: Context, service: Serv
         own["settings"] = None if service.in_file or record is None else record.settings
     return ServiceDoc(
         name=service.name,
-        source="file" if service.in_file else "api" if service.name in context.services else "none",
+        source="file"
+        if service.in_file
+        else "api"
+        if service.name in context.core.services
+        else "none",
         paused=service.paused,
         paused_message=service.paused_message,
         retired=service.retired,
-        offered=context.fleet.offered(service.name),
-        trouble=context.fleet.why_none(service.name, {}),
+        offered=context.core.fleet.offered(service.name),
+        trouble=context.core.fleet.why_none(service.name, {}),
         counts_up_to=_COUNTED,
         retry=retry_doc(service.retry),
         limits=service.limits,

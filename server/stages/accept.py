@@ -84,7 +84,7 @@ class Accept(Stage):
 
     def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
         """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""
-        service = self._services.get(fields.get("service", ""))
+        service = self.core.services.get(fields.get("service", ""))
         if service is None:
             return None
         most = service.limits.disk
@@ -96,7 +96,7 @@ class Accept(Stage):
         """Refuse early a ticket that was used before. The insert looks again, in its transaction.
         Raises TicketUsed.
         """
-        if await self._database.read(tokens.ticket_used, ticket.id) and not (
+        if await self.core.database.read(tokens.ticket_used, ticket.id) and not (
             await self._is_repeat(ticket.user_id, idempotency_key)
         ):
             raise TicketUsed
@@ -105,7 +105,7 @@ class Accept(Stage):
         """Whether it is an accepted upload once more, which is no new job."""
         if key is None:
             return False
-        return await self._database.read(requests.job_of_key, user, key) is not None
+        return await self.core.database.read(requests.job_of_key, user, key) is not None
 
     async def check_quota(self, request: UploadRequest, size: int) -> None:
         """Refuse early when the user has as many jobs queued as the service allows, or as many
@@ -118,12 +118,12 @@ class Accept(Stage):
             OverQuota
         """
         user, service = request.user_id, request.service
-        most = self._settings.allowances.quota(service, user)
+        most = self.core.settings.allowances.quota(service, user)
         if not any(most) or await self._is_repeat(user, request.idempotency_key):
             return
         tasks = 0 if request.batch is None else request.batch.tasks
-        of = (user, service.name, size, self._clock.now(), tasks)
-        await self._database.write(requests.check_quota, most, *of)
+        of = (user, service.name, size, self.core.clock.now(), tasks)
+        await self.core.database.write(requests.check_quota, most, *of)
 
     async def __call__(
         self,
@@ -150,13 +150,13 @@ class Accept(Stage):
         request = await with_tasks(request, content.path, bundle)
         warnings = (*bundle.warnings, *self._not_offered(request), *self._not_chosen(request))
 
-        most = self._settings.allowances.quota(request.service, request.user_id)
+        most = self.core.settings.allowances.quota(request.service, request.user_id)
         visible = access.visible(principal)
 
         async def insert(stored: Bundle) -> tuple[tuple[Job, bool], Bundle | None]:
-            now, by = self._clock.now(), principal.name
+            now, by = self.core.clock.now(), principal.name
             new = new_job(request, stored, now, by, warnings=warnings, ticket=ticket)
-            row = await self._database.write(requests.insert_job, new, QUEUED, most, visible)
+            row = await self.core.database.write(requests.insert_job, new, QUEUED, most, visible)
             return row, row[0].bundle
 
         job, is_new = await self.store(content, bundle, insert)
@@ -169,20 +169,20 @@ class Accept(Stage):
             raise KeyReused(job.id)
         if is_new:
             size = job.bundle.size if job.bundle else 0
-            self._measures.jobs.uploaded(job.created_at, job.service, size=size)
+            self.core.measures.jobs.uploaded(job.created_at, job.service, size=size)
         return job, is_new
 
     def _not_offered(self, request: UploadRequest) -> tuple[str, ...]:
         """A warning where no agent has the service."""
         name = request.service.name
-        if self._fleet.offered(name):
+        if self.core.fleet.offered(name):
             return ()
         return (f"no agent offers the service {name}: the job waits until one does",)
 
     def _not_chosen(self, request: UploadRequest) -> tuple[str, ...]:
         """A warning where nobody can leave files out of a result."""
         chooses = bool(request.outputs) or request.result_files != "all"
-        agents = self._fleet.all()
+        agents = self.core.fleet.all()
         if not chooses or not agents or any(agent.supports_events for agent in agents):
             return ()
         return (
@@ -204,12 +204,12 @@ class Accept(Stage):
         """
         without_file = Bundle("", bundle.size, bundle.digest, bundle.own_modes)
         shares, of = bundle.size > ROW_BYTES and not bundle.own_modes, (bundle.digest, bundle.size)
-        if shares and await self._database.read(bundles.can_share, *of):
+        if shares and await self.core.database.read(bundles.can_share, *of):
             with suppress(BundleGone):  # it was removed a moment ago: store this one
                 return (await insert(without_file))[0]
-        async with self._storage.pending(FileKind.BUNDLE) as pending:
+        async with self.core.storage.pending(FileKind.BUNDLE) as pending:
             whole = content if bundle.content is None else bundle.content
-            file, few = await self._contents.keep(pending, whole, bundle.size)
+            file, few = await self.core.contents.keep(pending, whole, bundle.size)
             row, kept = await insert(dataclasses.replace(without_file, file=file, content=few))
             if kept is not None and kept.file == file:
                 pending.commit()

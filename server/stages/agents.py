@@ -43,7 +43,7 @@ class Agents(Stage):
         """Register the agents of the settings, as far as these say what they are. Returns the
         records of all.
         """
-        records = await self._database.write(agents.register, settings, self._clock.now())
+        records = await self.core.database.write(agents.register, settings, self.core.clock.now())
         self._configured = {one.name: one for one in settings}
         self._contacts.clear()
         return records
@@ -57,17 +57,17 @@ class Agents(Stage):
             resources={"slots": health.slots, "services": health.services},
             labels=health.labels,
         )
-        now = self._clock.now()
+        now = self.core.clock.now()
         written, at = self._contacts.get(name, (None, 0))
-        is_new = written != contact or self._fleet.unreachable_s(name)
+        is_new = written != contact or self.core.fleet.unreachable_s(name)
         if not is_new and now - at < _HEARD_EVERY_S * SECOND:
             return
-        record = await self._database.write(agents.contacted, contact, self._configured, now)
+        record = await self.core.database.write(agents.contacted, contact, self._configured, now)
         if contact.own_id not in (None, record.id):
             advice = "each agent needs a data folder of its own that was not copied from another"
             log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)
         self._contacts[name] = contact, now
-        self._fleet.remember([record])
+        self.core.fleet.remember([record])
 
     # -- the sweep
 
@@ -75,21 +75,23 @@ class Agents(Stage):
         """Store for how long agents were unreachable, and do what their states ask for. Returns how
         many jobs were moved.
         """
-        records, moved = await self._database.read(agents.all_agents), 0
+        records, moved = await self.core.database.read(agents.all_agents), 0
         unreachable = {
             record.id: unreachable_s
             for record in records
             if record.state is not AgentState.RETIRED
-            and (unreachable_s := self._fleet.unreachable_s(record.name)) is not None
+            and (unreachable_s := self.core.fleet.unreachable_s(record.name)) is not None
         }
         if unreachable:  # a crash forgets what came since the last sweep
-            await self._database.write(agents.add_unreachable, unreachable)
+            await self.core.database.write(agents.add_unreachable, unreachable)
         for record in records:
             if record.state is AgentState.LOST:
                 moved += await self._end_attempts(record.name)
             if record.state is not AgentState.RETIRED and record.name not in self._configured:
                 retired = AgentState.RETIRED
-                await self._database.write(agents.set_state, record.id, retired, REMOVED, idle=True)
+                await self.core.database.write(
+                    agents.set_state, record.id, retired, REMOVED, idle=True
+                )
         return moved
 
     # -- operators
@@ -99,7 +101,7 @@ class Agents(Stage):
 
     async def find(self, name: str) -> AgentRecord:
         """The agent with this name, or else this id. Raises NotFound."""
-        records = await self._database.read(agents.all_agents)
+        records = await self.core.database.read(agents.all_agents)
         named = [one for one in records if one.name == name]
         matches = named or [one for one in records if one.id == name]
         if not matches:
@@ -128,7 +130,7 @@ class Agents(Stage):
             why = f"another agent has the name {record.name} now"
             raise Conflict("agent_replaced", why)
         resumed = await self._set(record, AgentState.ACTIVE, "")
-        self._wakeups.agent_changed()
+        self.core.wakeups.agent_changed()
         return resumed
 
     async def retire(self, name: str, message: str) -> AgentRecord:
@@ -136,17 +138,17 @@ class Agents(Stage):
         has jobs.
         """
         record = await self.find(name)
-        retired = await self._database.write(
+        retired = await self.core.database.write(
             agents.set_state, record.id, AgentState.RETIRED, message, idle=True
         )
         if retired is None:
-            held = (await changes.totals_of(self._database)).agents[record.name]
+            held = (await changes.totals_of(self.core.database)).agents[record.name]
             raise Conflict(
                 "agent_has_jobs",
                 f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "
                 "have ended, or declare it lost",
             )
-        self._fleet.remember([retired])
+        self.core.fleet.remember([retired])
         log.info("agent.retired", agent=record.name, why=message)
         return retired
 
@@ -159,7 +161,7 @@ class Agents(Stage):
         if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it has no jobs"
             raise Conflict("agent_retired", why)
-        agent = self._fleet.named(record.name)
+        agent = self.core.fleet.named(record.name)
         if agent is not None and agent.reachable:
             raise Conflict(
                 "agent_reachable",
@@ -168,16 +170,16 @@ class Agents(Stage):
             )
         lost = await self._set(record, AgentState.LOST, message)
         ended = await self._end_attempts(record.name)
-        self._wakeups.agent_changed()
+        self.core.wakeups.agent_changed()
         return lost, ended
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
-        changed = await self._database.write(agents.set_state, record.id, state, message)
+        changed = await self.core.database.write(agents.set_state, record.id, state, message)
         if changed is None:  # it has said meanwhile what its own id is, and may be reachable
             raise Conflict(
                 "agent_replaced", f"agent {record.name} is another now: look at it again"
             )
-        self._fleet.remember([changed])
+        self.core.fleet.remember([changed])
         log.info("agent.state_set", agent=record.name, state=state, why=message)
         return changed
 
@@ -185,5 +187,5 @@ class Agents(Stage):
         message = f"agent {name} was declared lost, whether its processes are dead is not known"
         return await self._move_all(
             self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-            for job in await self._database.read(jobs.in_states, states.HOLDS_SLOT, name)
+            for job in await self.core.database.read(jobs.in_states, states.HOLDS_SLOT, name)
         )

@@ -32,7 +32,7 @@ class AuditTrail(Stage):
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
         self._writing = asyncio.Lock()
-        self._cleaned = self._clock.monotonic() - _REMOVE_EVERY_S
+        self._cleaned = self.core.clock.monotonic() - _REMOVE_EVERY_S
 
     def add(self, entry: AuditEntry) -> None:
         """Take an entry; it is kept at the next write."""
@@ -52,7 +52,7 @@ class AuditTrail(Stage):
             while waiting := len(self._waiting):
                 entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, waiting))]
                 try:
-                    await self._database.write(audit.keep, entries)
+                    await self.core.database.write(audit.keep, entries)
                 except Exception as problem:  # noqa: BLE001
                     self._waiting.extendleft(reversed(entries))
                     waiting = len(self._waiting)
@@ -67,12 +67,15 @@ class AuditTrail(Stage):
     async def run_once(self) -> int:
         """Write, and now and then remove what has expired. Returns how many were written."""
         written = await self.write()
-        now, expires_after_s = self._clock.monotonic(), self._settings.server.audit_expires_after
+        now, expires_after_s = (
+            self.core.clock.monotonic(),
+            self.core.settings.server.audit_expires_after,
+        )
         if expires_after_s and now - self._cleaned >= _REMOVE_EVERY_S:
             self._cleaned = now
-            before = self._clock.now() - round(expires_after_s * SECOND)
+            before = self.core.clock.now() - round(expires_after_s * SECOND)
             for _ in range(_REMOVALS):
-                removed = await self._database.write(audit.remove, before, _AT_ONCE)
+                removed = await self.core.database.write(audit.remove, before, _AT_ONCE)
                 if removed < _AT_ONCE:
                     break
         return written
@@ -80,4 +83,4 @@ class AuditTrail(Stage):
     async def page(self, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
         """Entries with a lower number, the newest first, up to this moment."""
         await self.write()
-        return await self._database.read_list(audit.page, which, limit, before)
+        return await self.core.database.read_list(audit.page, which, limit, before)

@@ -38,43 +38,43 @@ class Batches(Stage):
 
     async def run_once(self) -> int:
         """Do what is to be done for each parent; how many there were."""
-        begin = [service.name for service in self._services.values() if not service.paused]
-        due = await self._database.read(batches.due, begin, _PARENTS_AT_ONCE)
+        begin = [service.name for service in self.core.services.values() if not service.paused]
+        due = await self.core.database.read(batches.due, begin, _PARENTS_AT_ONCE)
         for parent, batch in due:
             try:
                 await self._advance(parent, batch)
             except (OSError, BundleError):
                 log.exception("batch.failed", job_id=parent.id)
         if len(due) == _PARENTS_AT_ONCE:
-            self._wakeups.batches.set()
+            self.core.wakeups.batches.set()
         return len(due)
 
     async def _advance(self, parent: Job, batch: Batch) -> None:
         if parent.state is JobState.QUEUED:
-            begun = await self._database.write(
-                batches.begin, rules.begun(parent, batch, self._clock.now())
+            begun = await self.core.database.write(
+                batches.begin, rules.begun(parent, batch, self.core.clock.now())
             )
-            counted = await self._database.read(batches.get, parent.id)
+            counted = await self.core.database.read(batches.get, parent.id)
             if begun is None or counted is None:
                 return
             parent, batch = begun, counted
         if parent.cancel_requested_at is None:
             while batch.rest_after is not None:
-                now = self._clock.now()
-                again = await self._database.write(batches.queue_again, parent.id, now)
+                now = self.core.clock.now()
+                again = await self.core.database.write(batches.queue_again, parent.id, now)
                 if again is None:
                     return  # it is to be cancelled
                 batch = again
             if batch.gives_up and batch.ended < batch.made:
                 message = f"cancelled because another child of job {parent.id} failed (fail_fast)"
-                await self._cancel_children(parent.id, self._clock.now(), message)
+                await self._cancel_children(parent.id, self.core.clock.now(), message)
                 return
             if batch.made < batch.total and not batch.gives_up:
                 await self._make(parent, batch)
                 return
         elif batch.ended < batch.made:  # a crash left children that were not cancelled with it
             message = rules.cancelled_with(parent.id)
-            await self._cancel_children(parent.id, self._clock.now(), message)
+            await self._cancel_children(parent.id, self.core.clock.now(), message)
             return
         if batch.ended == batch.made:
             await self._end(parent, batch)
@@ -93,11 +93,13 @@ class Batches(Stage):
                         lines = await self._read(parent.bundle, work)
                 children = rules.tasks(batch, first, _CHILDREN_AT_ONCE, lines)
             message = f"a child of job {parent.id}"
-            now = self._clock.now()
-            made = await self._database.write(batches.make_children, batch, children, now, message)
+            now = self.core.clock.now()
+            made = await self.core.database.write(
+                batches.make_children, batch, children, now, message
+            )
             if made is None:
                 return
-            self._measures.jobs.uploaded(now, parent.service, len(children))
+            self.core.measures.jobs.uploaded(now, parent.service, len(children))
             batch = made
         log.info("batch.made", job_id=parent.id, children=batch.total)
 
@@ -105,17 +107,19 @@ class Batches(Stage):
         self, bundle: Bundle, work: Callable[[Path], tuple[str, ...]]
     ) -> tuple[str, ...]:
         """What a blocking function reads from a stored bundle."""
-        async with self._contents.local_copy(FileKind.BUNDLE, bundle) as path:
+        async with self.core.contents.local_copy(FileKind.BUNDLE, bundle) as path:
             return await to_end(partial(work, path))
 
     async def _end(self, parent: Job, batch: Batch) -> None:
         failed = (
-            await self._database.read(batches.failed_children, parent.id) if batch.failed else []
+            await self.core.database.read(batches.failed_children, parent.id)
+            if batch.failed
+            else []
         )
-        service, now = self._service(parent.service), self._clock.now()
+        service, now = self._service(parent.service), self.core.clock.now()
         move = rules.over(parent, batch, service, now, failed)
         if move is not None:
-            await self._database.write(batches.end, move, batch)
+            await self.core.database.write(batches.end, move, batch)
 
 
 def _some_lines(name: str, first: int, last: int, bundle: Path) -> tuple[str, ...]:
@@ -131,10 +135,10 @@ class Dependencies(Stage):
 
     async def run_once(self) -> int:
         """Some hundreds at a time; how many were moved."""
-        now = self._clock.now()
-        broken = await self._database.read(dependencies.broken)
+        now = self.core.clock.now()
+        broken = await self.core.database.read(dependencies.broken)
         if broken:
-            self._wakeups.dependencies.set()  # what depends on them is to follow
+            self.core.wakeups.dependencies.set()  # what depends on them is to follow
         return await self._move_all(
             ending.dependency_failed(one, self._service(one.job.service), now) for one in broken
         )

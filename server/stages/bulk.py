@@ -73,7 +73,7 @@ class Bulk(Stage):
         found: list[int] = []
         for _ in range(_PAGES):
             ids, before_id = await read_list(
-                self._database, principal, pages.ids, where, before_id, most - len(found)
+                self.core.database, principal, pages.ids, where, before_id, most - len(found)
             )
             found += ids
             if before_id is None or len(found) >= most:
@@ -119,10 +119,10 @@ class Bulk(Stage):
         self, principal: Principal, action: BulkAction, job_id: int, words: Sequence[str]
     ) -> tuple[str, str]:
         """Code and message of what was done. Raises FerrymanError: why it was not."""
-        by, now = principal.name, self._clock.now()
+        by, now = principal.name, self.core.clock.now()
         match action:
             case BulkAction.CANCEL:
-                await read_job(self._database, principal, job_id)
+                await read_job(self.core.database, principal, job_id)
                 job = await self._request_cancel(job_id, now, by)
                 if job.ended:
                     return "already_ended", f"job {job_id} has ended already, as {job.state}"
@@ -140,13 +140,17 @@ class Bulk(Stage):
                 why = f"job {job_id} had not ended: it is being cancelled, and kept"
                 return "requested", why
             case BulkAction.TAG | BulkAction.UNTAG:
-                await read_job(self._database, principal, job_id)
+                await read_job(self.core.database, principal, job_id)
                 add, remove = (words, ()) if action is BulkAction.TAG else ((), words)
-                job = await self._database.write(requests.change_tags, job_id, add, remove, now, by)
+                job = await self.core.database.write(
+                    requests.change_tags, job_id, add, remove, now, by
+                )
                 return "tagged", f"job {job_id} has {len(job.tags)} tags"
             case BulkAction.MOVE:
                 (service,) = words
-                job = await self._database.write(requests.change_service, job_id, service, now, by)
+                job = await self.core.database.write(
+                    requests.change_service, job_id, service, now, by
+                )
                 if job.ended:
                     return "already_ended", f"job {job_id} has ended already, as {job.state}"
                 return "moved", f"job {job_id} is of service {service}"

@@ -39,13 +39,13 @@ class Delete(Stage):
             NotAllowed, NoSuchJob, ChildOfBatch
             StillNeeded: others wait for it. Nothing was changed.
         """
-        job = await read_job(self._database, principal, job_id)
+        job = await read_job(self.core.database, principal, job_id)
         if job.ended:
             await self.finish(job)
             return None
         with suppress(AlreadyEnded):
             return await self._cancel(principal, job_id, patience_s)
-        return await self._database.read(jobs.get, job_id)
+        return await self.core.database.read(jobs.get, job_id)
 
     async def forget(self, principal: Principal, job_id: int) -> Job | None:
         """Delete a job in any state, for an operator. Both requests are written down first, so that
@@ -55,13 +55,13 @@ class Delete(Stage):
         Returns:
             None: it is gone. Else the job, which will be as soon as none of its processes is alive.
         """
-        job = await self._database.read(jobs.get, job_id)
-        if waiting := await self._database.read(dependencies.waiting_for, job_id):
+        job = await self.core.database.read(jobs.get, job_id)
+        if waiting := await self.core.database.read(dependencies.waiting_for, job_id):
             raise StillNeeded(job_id, waiting)
         if not job.ended:
-            now, by = self._clock.now(), principal.name
+            now, by = self.core.clock.now(), principal.name
             await self._request_cancel(job_id, now, by)
-            await self._database.write(requests.request_delete, job_id, now, by)
+            await self.core.database.write(requests.request_delete, job_id, now, by)
             with suppress(AlreadyEnded):
                 job = await self._cancel(principal, job_id, 0.0)
                 if not job.ended:
@@ -73,8 +73,8 @@ class Delete(Stage):
         """Delete an ended job: its row, history and files. Raises NoSuchJob, NotEnded."""
         is_gone = False
         while not is_gone:
-            is_gone, files = await self._database.write(retention.delete, job.id)
-            await self._storage.delete(files)
+            is_gone, files = await self.core.database.write(retention.delete, job.id)
+            await self.core.storage.delete(files)
         log.info("job.deleted", job_id=job.id)
 
 
@@ -92,16 +92,16 @@ class RetryByHand(Stage):
             RetryRefused: it has not ended, has completed, or its bundle is gone.
             OverQuota: its user has as many jobs waiting as the service allows.
         """
-        job = await read_job(self._database, principal, job_id)
-        now, by = self._clock.now(), principal.name
+        job = await read_job(self.core.database, principal, job_id)
+        now, by = self.core.clock.now(), principal.name
 
         def rule(job: Job) -> Move:
-            return ending.retried(job, self._services.get(job.service), now, by)
+            return ending.retried(job, self.core.services.get(job.service), now, by)
 
         def most_queued(job: Job) -> int:
             return self._service(job.service).queued_of(job.user_id)
 
-        queued = await self._database.write(requests.retry, job_id, rule, most_queued)
+        queued = await self.core.database.write(requests.retry, job_id, rule, most_queued)
         if queued is None:
             why = f"its parent, job {job.parent_id}, does not wait for it: retry that one"
             raise RetryRefused(job_id, "parent_ended", why)

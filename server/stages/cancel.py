@@ -63,21 +63,21 @@ class Cancel(Stage):
             NotAllowed, NoSuchJob
             AlreadyEnded: it ended in another way, before or while it was being cancelled.
         """
-        await read_job(self._database, principal, job_id)
-        job = await self._request_cancel(job_id, self._clock.now(), principal.name)
+        await read_job(self.core.database, principal, job_id)
+        job = await self._request_cancel(job_id, self.core.clock.now(), principal.name)
         if not job.ended:
             done = asyncio.Event()
             self._start(job).add_done_callback(lambda _: done.set())
             patience_s = PATIENCE_S if patience_s is None else patience_s
-            await wait_for(done, patience_s, self._clock)
-            job = await self._database.read(jobs.get, job_id)
+            await wait_for(done, patience_s, self.core.clock)
+            job = await self.core.database.read(jobs.get, job_id)
         if job.ended and job.state is not JobState.CANCELLED:
             raise AlreadyEnded(job.id, job.state)
         return job
 
     async def run_once(self) -> int:
         """Take up what could not be cancelled when it was asked for."""
-        for job in await self._database.read(jobs.to_cancel):
+        for job in await self.core.database.read(jobs.to_cancel):
             self._start(job)
         return 0
 
@@ -86,13 +86,13 @@ class Cancel(Stage):
 
     async def _cancel(self, job_id: int) -> None:
         try:
-            with self._wakeups.of(job_id) as changed:
+            with self.core.wakeups.of(job_id) as changed:
                 while True:
                     changed.clear()  # before it is read: no move is missed
-                    if (job := await self._database.read(jobs.get, job_id)).ended:
+                    if (job := await self.core.database.read(jobs.get, job_id)).ended:
                         break
                     if not await self._try(job):
-                        await wait_for(changed, _CHECK_AGAIN_S, self._clock)
+                        await wait_for(changed, _CHECK_AGAIN_S, self.core.clock)
         except AgentError as problem:
             log.info("cancel.waits", job_id=job_id, error=str(problem))
         except NoSuchJob:
@@ -106,7 +106,7 @@ class Cancel(Stage):
             return await self._cancelled(job, "cancelled before it was started")
         if job.deferred:
             return False  # its children are cancelled; it ends with the last of them
-        agent = self._fleet.named(job.agent or "")
+        agent = self.core.fleet.named(job.agent or "")
         if agent is None:
             raise AgentError(f"agent {job.agent} is not in the server's settings")
         payload: PayloadDoc | None = None
@@ -139,4 +139,4 @@ class Cancel(Stage):
 
     async def _cancelled(self, job: Job, message: str) -> bool:
         move = self._decide(ending.end, job, JobState.CANCELLED, message)
-        return await self._database.write(jobs.move, move) is not None
+        return await self.core.database.write(jobs.move, move) is not None

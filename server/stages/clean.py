@@ -50,7 +50,7 @@ class Clean(Stage):
     def __init__(self, core: Core, delete: Delete) -> None:
         super().__init__(core)
         self._finish = delete.finish
-        self._orphans_due = self._clock.monotonic()
+        self._orphans_due = self.core.clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
         self._files = self._unknown = 0
@@ -64,22 +64,22 @@ class Clean(Stage):
         """Some of everything, so that a stop does not have to wait for all of it. Returns how many
         jobs and files were removed.
         """
-        now = self._clock.now()
-        expired = await self._database.read(retention.expired, now, _AT_ONCE)
+        now = self.core.clock.now()
+        expired = await self.core.database.read(retention.expired, now, _AT_ONCE)
         cleaned = await self._clean(expired, now) if expired else 0
         deleted = await self._delete()
         forgotten = await self._forget(now)
-        more = await self._database.write(_tidy, now)
+        more = await self.core.database.write(_tidy, now)
         orphans = await self._remove_orphans()
-        left = await self._database.maintain()
+        left = await self.core.database.maintain()
         if left or more or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
-            self._wakeups.cleaner.set()
+            self.core.wakeups.cleaner.set()
         return cleaned + deleted + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
         moves = [ending.expired(job, now) for job in expired]
-        cleaned, files = await self._database.write(retention.clean, moves)
-        await self._storage.delete(files)
+        cleaned, files = await self.core.database.write(retention.clean, moves)
+        await self.core.storage.delete(files)
         if cleaned:
             log.info("jobs.cleaned", jobs=cleaned, job_ids=[job.id for job in expired])
         return cleaned
@@ -87,7 +87,7 @@ class Clean(Stage):
     async def _delete(self) -> int:
         """Jobs that could not be deleted when it was asked for, because they had not ended."""
         deleted = 0
-        for job in await self._database.read(requests.to_delete, _AT_ONCE):
+        for job in await self.core.database.read(requests.to_delete, _AT_ONCE):
             try:
                 await self._finish(job)
             except FerrymanError as problem:
@@ -98,11 +98,13 @@ class Clean(Stage):
 
     async def _forget(self, now: int) -> int:
         forgotten = 0
-        for name in await self._database.read(retention.cleaned_services):
+        for name in await self.core.database.read(retention.cleaned_services):
             keep_s = self._service(name).forget_after_s
             if keep_s:
                 before = now - round(keep_s * SECOND)
-                forgotten += await self._database.write(retention.forget, name, before, _AT_ONCE)
+                forgotten += await self.core.database.write(
+                    retention.forget, name, before, _AT_ONCE
+                )
         return forgotten
 
     async def _remove_orphans(self) -> int:
@@ -111,9 +113,9 @@ class Clean(Stage):
         A file is deleted when it is older than a day by its own time, and had no row in two sweeps
         of this run, which are an hour apart whatever the clocks say; and only few in a sweep.
         """
-        if self._clock.monotonic() >= self._orphans_due:
+        if self.core.clock.monotonic() >= self._orphans_due:
             self._unlisted = [(kind, "") for kind in FileKind]
-            self._orphans_due = self._clock.monotonic() + _ORPHANS_EVERY_S
+            self._orphans_due = self.core.clock.monotonic() + _ORPHANS_EVERY_S
             self._files = self._unknown = 0
             self._found = {}
         elif not self._unlisted:
@@ -121,19 +123,19 @@ class Clean(Stage):
         looked_at = 0
         while self._unlisted and looked_at < _FILES_AT_ONCE:
             kind, after = self._unlisted.pop()
-            if names := await self._storage.list(kind, after):
+            if names := await self.core.storage.list(kind, after):
                 self._unlisted.append((kind, names[-1]))
                 looked_at += len(names)
                 await self._look_at(kind, names)
         return 0 if self._unlisted else await self._end_sweep()
 
     async def _in_use(self, names: Sequence[str]) -> set[str]:
-        return await self._database.read(retention.files_in_use, names)
+        return await self.core.database.read(retention.files_in_use, names)
 
     async def _look_at(self, kind: FileKind, names: Sequence[str]) -> None:
-        orphans = await self._storage.orphans(names, self._in_use)
-        before = self._clock.now() - round(_ORPHAN_AGE_S * SECOND)
-        old = await self._storage.stored_before(kind, orphans, before) if orphans else []
+        orphans = await self.core.storage.orphans(names, self._in_use)
+        before = self.core.clock.now() - round(_ORPHAN_AGE_S * SECOND)
+        old = await self.core.storage.stored_before(kind, orphans, before) if orphans else []
         self._files += len(names)
         self._unknown += len(old)
         room = _ORPHANS_REMEMBERED - len(self._found)
@@ -146,7 +148,7 @@ class Clean(Stage):
         removed = 0
         for kind in FileKind:
             chosen = [name for of, name in due[:most] if of is kind]
-            removed += await self._storage.delete_orphans(kind, chosen, self._in_use)
+            removed += await self.core.storage.delete_orphans(kind, chosen, self._in_use)
         self._found_before = frozenset(self._found)
         self.orphans_left = self._unknown - removed if len(due) > most else 0
         if self.orphans_left:

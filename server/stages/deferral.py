@@ -123,11 +123,11 @@ class Deferral(Stage):
         if job.cancel_requested_at is not None:
             message = "cancelled; the children that it left are not run"
             return self._decide(batch.ends_otherwise, job, ended, JobState.CANCELLED, message)
-        async with self._scratch.file() as content:
+        async with self.core.scratch.file() as content:
             most = self._service(job.service).max_children
             try:
                 bundle, count = await children_of(
-                    self._contents, result, content, most=most, max_bytes=job.limits.disk
+                    self.core.contents, result, content, most=most, max_bytes=job.limits.disk
                 )
             except BundleError as problem:
                 message = f"the children that it left cannot be run: {problem}"
@@ -138,11 +138,11 @@ class Deferral(Stage):
     async def _defer(
         self, job: Job, ended: Move, own: BundleSummary, count: int, content: ScratchFile
     ) -> bool:
-        async with self._storage.pending(FileKind.BUNDLE) as pending:
-            file, few = await self._contents.keep(pending, content, own.size)
+        async with self.core.storage.pending(FileKind.BUNDLE) as pending:
+            file, few = await self.core.contents.keep(pending, content, own.size)
             move = batch.deferred(job, ended, count)
             bundle = Bundle(file, own.size, own.digest, own.own_modes, few)
-            kept = await self._database.write(batches.defer, move, count, bundle)
+            kept = await self.core.database.write(batches.defer, move, count, bundle)
             if kept is None:
                 return False
             if kept.file == file:

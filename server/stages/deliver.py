@@ -60,14 +60,14 @@ class Deliver(Stage):
         agent, began, or that an error broke off.
         """
         taken = self._get.inbox.taken()
-        for job in await self._database.read(jobs.in_states, [JobState.PROCESSING]):
+        for job in await self.core.database.read(jobs.in_states, [JobState.PROCESSING]):
             if job.key not in self._deliveries and job.key not in taken:
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
                 self._deliveries.start(job.agent or "", job.key, work)
 
     async def _deliver(self, job: Job) -> None:
-        agent = self._fleet.named(job.agent or "")
+        agent = self.core.fleet.named(job.agent or "")
         if agent is None:
             what = f"agent {job.agent} was taken out of the server's settings"
             await self._requeue(job, what, 0.0)
@@ -88,7 +88,7 @@ class Deliver(Stage):
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))
             else:
-                gone = self._fleet.named(agent.name) is not agent
+                gone = self.core.fleet.named(agent.name) is not agent
                 await self._requeue(job, str(problem), 0.0 if gone else _BUSY_S)
         except RefusedByAgent as no:
             await self._refused(job, no)
@@ -98,7 +98,7 @@ class Deliver(Stage):
                 await self._requeue(job, f"it cannot be sent now: {problem.strerror}", _BUSY_S)
                 return
             assert job.bundle is not None, "only Cleaned jobs have none"
-            await self._database.write(bundles.stop_sharing, job.bundle.file)
+            await self.core.database.write(bundles.stop_sharing, job.bundle.file)
             message = f"the stored bundle cannot be read: {problem}"
             await self._fail(job, Reason.INVALID_BUNDLE, message)
         else:
@@ -110,7 +110,7 @@ class Deliver(Stage):
             f"agent {agent.name} is a job-orchestrator client, which cannot run children of a "
             "batch, nor be given the files of other jobs"
         )
-        if any(other.supports_events for other in self._fleet.all()):
+        if any(other.supports_events for other in self.core.fleet.all()):
             await self._requeue(job, message, _BUSY_S)
         else:
             await self._fail(job, Reason.NOT_OFFERED, message)
@@ -119,7 +119,7 @@ class Deliver(Stage):
         """Ask the agent for the key until it answers: has it, or never will."""
         tries = 0
         while not self._is_lost(job.agent or ""):
-            agent = self._fleet.named(job.agent or "")
+            agent = self.core.fleet.named(job.agent or "")
             if agent is None:
                 if (current := await self._still_sending(job, _ASK_AGAIN_S[1])) is None:
                     return
@@ -154,14 +154,16 @@ class Deliver(Stage):
 
     async def _still_sending(self, job: Job, delay_s: float) -> Job | None:
         """The job after a while; None: it was cancelled, or the Getter saw it."""
-        await self._clock.sleep(delay_s)
-        current = await self._database.read(jobs.get, job.id)
+        await self.core.clock.sleep(delay_s)
+        current = await self.core.database.read(jobs.get, job.id)
         sending = current.state is JobState.PROCESSING and current.attempt == job.attempt
         return current if sending else None
 
     def _is_lost(self, agent: str) -> bool:
-        unreachable_s = self._fleet.unreachable_s(agent)
-        return unreachable_s is not None and unreachable_s > self._settings.server.agent_lost_after
+        unreachable_s = self.core.fleet.unreachable_s(agent)
+        return (
+            unreachable_s is not None and unreachable_s > self.core.settings.server.agent_lost_after
+        )
 
     async def _submitted(self, job: Job, agent: Agent, payload: PayloadDoc) -> None:
         if not outcome.is_of(job, payload, agent.name):
@@ -169,17 +171,17 @@ class Deliver(Stage):
             self._count(job, "failed")
             await self._interrupted(job, Reason.AGENT_ERROR, what)
             return
-        self._fleet.accepted(agent.name, job.service)
+        self.core.fleet.accepted(agent.name, job.service)
         self._count(job, "accepted")
         self._resends.succeeded(job.id)
-        now = self._clock.now()
+        now = self.core.clock.now()
         if agent.supports_events:
             self._get.inbox.put(agent, payload, taken_at=now)
         else:
             to, message = JobState.SUBMITTED, f"agent {agent.name} has it"
             changes = {"payload_id": payload.id, "submitted_at": now}
             move = ending.move(job, to, now, message, changes=changes)
-            await self._database.write(jobs.move, move)
+            await self.core.database.write(jobs.move, move)
 
     async def _refused(self, job: Job, no: RefusedByAgent) -> None:
         if no.code == "submit_in_progress":
@@ -192,19 +194,19 @@ class Deliver(Stage):
         elif no.declined:
             # It gets no other one for a while: an agent that refuses all would always be the one
             # with the fewest jobs, and get every job.
-            rest_s = self._fleet.refused(
+            rest_s = self.core.fleet.refused(
                 job.agent or "",
                 job.service,
                 f"agent {job.agent} does not take it now: {no}",
                 offered=no.offered,
                 at_least_s=(no.retry_after_s or 0.0) if no.offered else _NOT_OFFERED_S,
             )
-            offered = self._fleet.offered(job.service)
-            if not self._fleet.candidates(job.service):
+            offered = self.core.fleet.offered(job.service)
+            if not self.core.fleet.candidates(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
         elif no.final and job.bundle is not None:
             # Its bytes may be damaged here: who uploads the same content again must not get them.
-            await self._database.write(bundles.stop_sharing, job.bundle.file)
+            await self.core.database.write(bundles.stop_sharing, job.bundle.file)
         await self._move(job, outcome.refused, no, delay_s=delay_s, offered=offered)
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
@@ -218,7 +220,7 @@ class Deliver(Stage):
 
     def _count(self, job: Job, outcome: str) -> None:
         """Count how a try to give the job to its agent went; the agents are those of settings."""
-        self._measures.dispatches.labels(job.agent or "", outcome).inc()
+        self.core.measures.dispatches.labels(job.agent or "", outcome).inc()
 
     async def _move(self, job: Job, decide: Callable[..., Move], *args: Any, **how: Any) -> None:
         """Decide by what the job is now: a cancel may have been asked for since it was claimed."""
@@ -229,7 +231,7 @@ class Deliver(Stage):
 
         moved = None
         with suppress(NoSuchJob):  # it was cancelled and deleted meanwhile
-            moved = await self._database.write(jobs.change, job.id, rule)
+            moved = await self.core.database.write(jobs.change, job.id, rule)
         if moved is not None:
             log.info(
                 "job.not_sent",

@@ -51,7 +51,7 @@ class ForgetUser(Stage):
         """Kind -> how much there is."""
         await self._tokens.write_uses()
         await self._audit.write()
-        return await self._database.read_list(users.found, user)
+        return await self.core.database.read_list(users.found, user)
 
     def instead(self, user: str) -> str:
         """The name that stands for the user in the audit trail. It is made by chance and kept in
@@ -65,22 +65,22 @@ class ForgetUser(Stage):
         """
         before, instead = await self.look(user), self.instead(user)
         await self._tokens.end_of_user(user, instead)
-        for number in await self._database.read(users.schedules, user):
+        for number in await self.core.database.read(users.schedules, user):
             await self._schedules.delete(principal, number)
-        until = self._clock.monotonic() + PATIENCE_S
+        until = self.core.clock.monotonic() + PATIENCE_S
         while waiting := await self._delete_jobs(principal, user):
-            if self._clock.monotonic() >= until:
+            if self.core.clock.monotonic() >= until:
                 break
-            await self._clock.sleep(_AGAIN_S)
-        await self._database.write(users.rename, user, instead)
-        while await self._database.write(users.remove_some, user, instead):
+            await self.core.clock.sleep(_AGAIN_S)
+        await self.core.database.write(users.rename, user, instead)
+        while await self.core.database.write(users.remove_some, user, instead):
             pass
         await self._schedules.load()  # who submitted them has another name now
-        removed = before - await self._database.read_list(users.found, user)
-        path = self._settings.server.database
+        removed = before - await self.core.database.read_list(users.found, user)
+        path = self.core.settings.server.database
         kept = [
             f"token {name} of another principal names the user"
-            for name in await self._database.read(users.tokens_that_name, user)
+            for name in await self.core.database.read(users.tokens_that_name, user)
         ]
         kept += [
             f"{copy.name}, a copy that was made before an upgrade: remove it when you do not want "
@@ -88,7 +88,7 @@ class ForgetUser(Stage):
             for copy in sorted(path.parent.glob(f"{path.name}.schema-*"))
         ]
         if not waiting:
-            if not await self._database.empty_log():
+            if not await self.core.database.empty_log():
                 kept.append(
                     "remains of deleted rows in the log of the database, for some minutes: it was "
                     "read"
@@ -102,7 +102,7 @@ class ForgetUser(Stage):
         waiting = list[WaitingJob]()
         below: int | None = None
         own = Filter(user_id=user, top_level=True)
-        while numbers := (await self._database.read(pages.ids, own, below, _AT_ONCE))[0]:
+        while numbers := (await self.core.database.read(pages.ids, own, below, _AT_ONCE))[0]:
             for number in numbers:
                 below = number
                 try:

@@ -107,7 +107,7 @@ class Get(Stage):
             for payload in page.payloads:
                 await self.receive(agent, payload, size=len(payload.model_dump_json()))
                 listed.add(payload.key)
-        for job in await self._database.read(jobs.in_states, states.AT_AGENT, agent.name):
+        for job in await self.core.database.read(jobs.in_states, states.AT_AGENT, agent.name):
             if str(job.key) not in listed:
                 # The job may be younger than the list: ask for this very key.
                 kept = await agent.settle(job)
@@ -139,7 +139,7 @@ class Get(Stage):
             return self._lost(job, message)
 
         with suppress(NoSuchJob):
-            await self._database.write(jobs.change, key.job_id, rule)
+            await self.core.database.write(jobs.change, key.job_id, rule)
 
     def _lost(self, job: Job, message: str) -> Move:
         return self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
@@ -152,11 +152,11 @@ class Get(Stage):
         """
         result, announced = None, report.payload.result
         if announced is not None and announced.size <= ROW_BYTES:
-            has_room = self._scratch.has_room(announced.size)  # else it waits for some
+            has_room = self.core.scratch.has_room(announced.size)  # else it waits for some
             if has_room and (content := report.result) is not None:
-                name = self._storage.new_name()
+                name = self.core.storage.new_name()
                 result = Result(name, announced.size, announced.sha256, announced.inputs, content)
-        return self._database.write(self._follow, report, report.payload, result)
+        return self.core.database.write(self._follow, report, report.payload, result)
 
     def _follow(
         self, tx: Tx, report: Report, payload: PayloadDoc, result: Result | None
@@ -242,8 +242,10 @@ class Get(Stage):
         return Settled("acknowledge", payload)
 
     def _advance(self, job: Job, report: Report, payload: PayloadDoc) -> Move | None:
-        service, now, agent = self._service(job.service), self._clock.now(), report.agent.name
-        return outcome.advance(job, payload, service, now, agent, self._uniform, report.taken_at)
+        service, now, agent = self._service(job.service), self.core.clock.now(), report.agent.name
+        return outcome.advance(
+            job, payload, service, now, agent, self.core.uniform, report.taken_at
+        )
 
     def settled(self, report: Report, answer: Settled | BaseException) -> None:
         """Go on once the change was made: acknowledge what has ended, fetch what did not come."""
@@ -295,8 +297,8 @@ class Get(Stage):
         payload = await self._fitting(report, payload, job)
         if settled.expected:
             report.fetching = True
-            self._wakeups.send()
-        async with self._storage.pending(FileKind.RESULT) as pending:
+            self.core.wakeups.send()
+        async with self.core.storage.pending(FileKind.RESULT) as pending:
             result = None
             if payload.result is not None:
                 result = await self.results.fetch(
@@ -305,7 +307,7 @@ class Get(Stage):
             if settled.expected and result is not None and outcome.left_children(payload):
                 settled = await self._end_with_children(report, job, settled, payload, result)
             else:
-                settled = await self._database.write(self._follow, report, payload, result)
+                settled = await self.core.database.write(self._follow, report, payload, result)
             if settled.then == "acknowledge" and settled.job is not None:
                 pending.commit()
         return settled
@@ -318,7 +320,7 @@ class Get(Stage):
         move = dataclasses.replace(move, facts={**move.facts, "result": result})
         ended = await self._deferral(job, move, result)
         if not isinstance(ended, bool):
-            ended = await self._database.write(jobs.move, ended) is not None
+            ended = await self.core.database.write(jobs.move, ended) is not None
         return dataclasses.replace(settled, then="acknowledge") if ended else settled
 
     async def _failed(self, report: Report, problem: Exception) -> None:
@@ -355,12 +357,12 @@ class Get(Stage):
             if isinstance(problem, OSError):
                 # For its user, so without names of folders.
                 why = f"the server cannot store the result: {problem.strerror or 'its disk failed'}"
-            await self._database.write(self._be_unknown, report, why)
-        now = self._clock.monotonic()
+            await self.core.database.write(self._be_unknown, report, why)
+        now = self.core.clock.monotonic()
         if report.failing_since is None:
             report.failing_since = now
-        failing_s = now - report.failing_since
-        if failing_s > self._settings.server.agent_lost_after and isinstance(problem, AgentError):
+        failing_s, most_s = now - report.failing_since, self.core.settings.server.agent_lost_after
+        if failing_s > most_s and isinstance(problem, AgentError):
             what = f"its result could not be fetched for {say_duration(failing_s)}: {problem}"
             await self.lost(report.key, what, report)
 
@@ -370,7 +372,7 @@ class Get(Stage):
         why = await self.results.add(report.which, problem, size)
         if report.tries > 1 or not why.is_brief:
             message = f"the result waits for room on {why}"
-            await self._database.write(self._be_unknown, report, message)
+            await self.core.database.write(self._be_unknown, report, message)
 
     def _be_unknown(self, tx: Tx, report: Report, message: str) -> None:
         """One whose end was reported before its start was written down is moved there first."""
@@ -383,7 +385,7 @@ class Get(Stage):
             move = self._advance(job, report, started)
             job = (jobs.move(tx, move) if move is not None else None) or job
         if JobState.UNKNOWN in states.NEXT[job.state]:
-            jobs.move(tx, outcome.unknown(job, self._clock.now(), message))
+            jobs.move(tx, outcome.unknown(job, self.core.clock.now(), message))
 
     async def _fitting(self, report: Report, payload: PayloadDoc, job: Job) -> PayloadDoc:
         """The payload; without its result if there is no room, and its job was cancelled: then

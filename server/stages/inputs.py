@@ -54,10 +54,10 @@ class MakeInputs(Stage):
         if not job.inputs_from and not job.gather:
             yield None
             return
-        async with self._scratch.file() as file:
+        async with self.core.scratch.file() as file:
             try:
                 parts = await self._parts(job)
-                async with merged_results(self._contents, self._scratch, parts) as merged:
+                async with merged_results(self.core.contents, self.core.scratch, parts) as merged:
                     if merged.entries > MAX_MERGED:
                         raise NoInputs(
                             f"the results that it was to get have {merged.entries} files and "
@@ -85,17 +85,17 @@ class MakeInputs(Stage):
     async def _result_of(self, job_id: int) -> list[Part]:
         """That of the job; of a batch without a gather.sh, those of its children."""
         prefix = f"{_INPUTS}{job_id}/"
-        batch = await self._database.read(batches.get, job_id)
+        batch = await self.core.database.read(batches.get, job_id)
         if batch is not None and batch.total and not batch.has_gather:
             return await self._children(job_id, prefix)
         with suppress(NoSuchJob):
-            job = await self._database.read(jobs.get, job_id)
+            job = await self.core.database.read(jobs.get, job_id)
             if job.result is not None:
                 return [Part(prefix, job.result, given_bundle(job), job.bundle_folder)]
         raise NoInputs(f"the result of job {job_id}, which it was to get, is gone")
 
     async def _children(self, parent_id: int, prefix: str) -> list[Part]:
-        children = await self._database.read_list(batches.child_results, parent_id)
+        children = await self.core.database.read_list(batches.child_results, parent_id)
         return [
             Part(f"{prefix}{child.name}/", child.result, child.bundle, child.folder)
             for child in children

@@ -42,12 +42,12 @@ class Poll(Stage):
         were moved.
         """
         moved, polled = 0, set[AttemptKey]()
-        for name in set((await changes.totals_of(self._database)).agents):
-            agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
+        for name in set((await changes.totals_of(self.core.database)).agents):
+            agent, unreachable_s = self.core.fleet.named(name), self.core.fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)
             elif isinstance(agent, OrchestratorClient):
-                for job in await self._database.read(jobs.in_states, states.AT_AGENT, name):
+                for job in await self.core.database.read(jobs.in_states, states.AT_AGENT, name):
                     polled.add(job.key)
                     if (name, job.payload_id or 0) not in self._get.inbox:
                         work = functools.partial(self._ask, agent, job)
@@ -58,11 +58,11 @@ class Poll(Stage):
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
-        gone, for_s = self._fleet.named(name) is None, f" for {say_duration(unreachable_s)}"
+        gone, for_s = self.core.fleet.named(name) is None, f" for {say_duration(unreachable_s)}"
         lost, judged = self._judge(unreachable_s, gone=gone)
         what = "has not been in the server's settings" if gone else "has not been reached"
         what = "is not in the server's settings" if gone and not lost else what + for_s
-        found = await self._database.read(jobs.in_states, judged, name) if judged else []
+        found = await self.core.database.read(jobs.in_states, judged, name) if judged else []
         return await self._move_all(
             self._decide(outcome.unreached, job, f"agent {name} {what}", lost=lost) for job in found
         )
@@ -71,9 +71,9 @@ class Poll(Stage):
         """Whether attempts at an agent are lost that could not be reached for so long, and in which
         states their jobs are moved.
         """
-        if unreachable_s > self._settings.server.agent_lost_after:
+        if unreachable_s > self.core.settings.server.agent_lost_after:
             return True, states.AT_AGENT
-        away = gone or unreachable_s > self._settings.server.agent_timeout
+        away = gone or unreachable_s > self.core.settings.server.agent_timeout
         return False, states.AT_AGENT - {JobState.UNKNOWN} if away else frozenset()
 
     async def _ask(self, agent: OrchestratorClient, job: Job) -> None:
@@ -91,7 +91,7 @@ class Poll(Stage):
             await self._get.lost(job.key, f"agent {agent.name} does not know the job any more")
         except AgentError as problem:
             # An error for ever must not hold the slot for ever: it counts as unreachable.
-            now = self._clock.monotonic()
+            now = self.core.clock.monotonic()
             unreachable_s = now - self._failing_since.setdefault(job.key, now)
             lost, judged = self._judge(unreachable_s)
             what = f"agent {agent.name} has had no good answer ({problem})"
@@ -107,6 +107,6 @@ class Poll(Stage):
     async def _is_overdue(self, job: Job) -> bool:
         if not job.timeout_s:
             return False
-        started_at = (await self._database.read(jobs.attempt, job.key)).started_at
+        started_at = (await self.core.database.read(jobs.attempt, job.key)).started_at
         limit = (job.timeout_s + TIMEOUT_GRACE_S) * SECOND
-        return started_at is not None and self._clock.now() - started_at >= limit
+        return started_at is not None and self.core.clock.now() - started_at >= limit

@@ -49,7 +49,7 @@ class Progress(Stage):
         """The job's current attempt runs there, as its row says: its next reports are taken."""
         if payload.status is PayloadState.RUNNING and not self.take(agent, payload):
             which = (payload.id, payload.bundle_digest)
-            self._followed[key] = _Followed(agent, which, self._clock.monotonic(), payload.live)
+            self._followed[key] = _Followed(agent, which, self.core.clock.monotonic(), payload.live)
 
     def take(self, agent: str, payload: PayloadDoc) -> bool:
         """Keep the report, if it is about an attempt that is followed and says nothing but that it
@@ -90,10 +90,10 @@ class Progress(Stage):
             if (known := self._followed.get(key)) and (document := known.latest) is not None
         ]
         reports = [
-            self._report(key, known, live_of(document, self._clock.now()))
+            self._report(key, known, live_of(document, self.core.clock.now()))
             for key, known, document in written
         ]
-        running = await self._database.write(events.record_live, reports) if reports else set()
+        running = await self.core.database.write(events.record_live, reports) if reports else set()
         for (key, known, document), report in zip(written, reports, strict=True):
             if known.latest is document:
                 known.latest = None
@@ -101,17 +101,17 @@ class Progress(Stage):
                 self.forget(key)
             known.said = _said(report.live)
             if report.sampled:
-                known.sampled_at = self._clock.monotonic()
+                known.sampled_at = self.core.clock.monotonic()
                 known.sampled = (report.live.progress, report.live.message)
         return len(running)
 
     def _report(self, key: AttemptKey, known: _Followed, live: Live) -> Report:
-        now = self._clock.monotonic()
+        now = self.core.clock.monotonic()
         since_last_s = None if known.sampled_at is None else now - known.sampled_at
         return Report(
             key=key,
             agent=known.agent,
-            at=self._clock.now(),
+            at=self.core.clock.now(),
             live=live,
             news=_said(live) != known.said,
             sampled=(live.progress, live.message) != known.sampled

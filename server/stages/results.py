@@ -90,7 +90,7 @@ class Results(Stage):
 
     def hold_uploads(self) -> bool:
         """Whether all agents that can be reached have one, so that no upload is taken."""
-        return self.hold(agent.name for agent in self._fleet.all() if agent.reachable)
+        return self.hold(agent.name for agent in self.core.fleet.all() if agent.reachable)
 
     def sentence(self) -> str:
         """Empty: none waits."""
@@ -99,8 +99,8 @@ class Results(Stage):
         since, reasons = zip(*self._waiting.values(), strict=True)
         refused = [one.refused for one in reasons if one.refused]
         needed = sum(one.size for one in reasons)
-        why = refused[0] if refused else need(needed, self._scratch.available())
-        oldest_s = max(1, round(self._clock.monotonic() - min(since)))
+        why = refused[0] if refused else need(needed, self.core.scratch.available())
+        oldest_s = max(1, round(self.core.clock.monotonic() - min(since)))
         wait = "waits" if len(self) == 1 else "wait"
         return (
             f"{say_count(len(self), 'result')} {wait} for room on the server's disk: {why}, "
@@ -123,26 +123,26 @@ class Results(Stage):
         """The disk is full, so it waits from now on, unless it does already; why."""
         if not isinstance(problem, NoRoom):
             problem = NoRoom(size, await self._look(), problem.strerror or "")
-        since, _ = self._waiting.get(which, (self._clock.monotonic(), problem))
+        since, _ = self._waiting.get(which, (self.core.clock.monotonic(), problem))
         self._waiting[which] = since, problem
         return problem
 
     def done(self, which: Payload) -> None:
         """It was stored, or is not wanted any more."""
         if self._waiting.pop(which, None) is not None:
-            self._wakeups.send()
+            self.core.wakeups.send()
 
     async def most(self) -> float:
         """Bytes of the largest result that the disk could hold if there were nothing else on it."""
         with suppress(OSError):
-            return await asyncio.to_thread(self._scratch.most)
+            return await asyncio.to_thread(self.core.scratch.most)
         return math.inf  # it does not answer
 
     async def _look(self) -> int:
         """Bytes that may be used now, or might be when the disk answered last."""
         with suppress(OSError):
-            await asyncio.to_thread(self._scratch.measure)
-        return self._scratch.available()
+            await asyncio.to_thread(self.core.scratch.measure)
+        return self.core.scratch.available()
 
     async def fetch(
         self,
@@ -161,9 +161,9 @@ class Results(Stage):
             AgentError, OSError: it could not be fetched, or not stored.
         """
         if came is not None:
-            file, few = await self._contents.keep(pending, came, announced.size)
+            file, few = await self.core.contents.keep(pending, came, announced.size)
             return Result(file, announced.size, announced.sha256, announced.inputs, few)
-        async with self._scratch.file() as content:
+        async with self.core.scratch.file() as content:
             try:
                 async with self._downloads[agent.name]:
                     fetched = await agent.fetch(payload_id, content, announced.size)
@@ -177,5 +177,5 @@ class Results(Stage):
                     "and not the digest that was announced",
                     sent=True,
                 )
-            file, few = await self._contents.keep(pending, content, fetched.size)
+            file, few = await self.core.contents.keep(pending, content, fetched.size)
             return Result(file, fetched.size, fetched.sha256, announced.inputs, few)

@@ -35,7 +35,7 @@ class Round(Stage):
     def __init__(self, core: Core, deliver: Deliver, get: Get) -> None:
         super().__init__(core)
         self._deliver, self._get = deliver, get
-        self._look_due = self._resume_due = self._clock.monotonic()
+        self._look_due = self._resume_due = self.core.clock.monotonic()
         self._calls_seen = -1
         """Of the wake-ups, when jobs were claimed last; -1: they are to be claimed in any case."""
         self._next_due: Micros | None = None
@@ -50,38 +50,38 @@ class Round(Stage):
         Returns:
             How many reports were followed, and jobs moved.
         """
-        now = self._clock.monotonic()
+        now = self.core.clock.monotonic()
         if now >= self._resume_due:
             await self._deliver.resume_interrupted()
             self._resume_due = now + _RESUME_EVERY_S
         moved = 0
-        if now >= self._look_due or self._wakeups.settings_changed:
-            self._look_due = now + self._settings.server.sender_interval
-            self._wakeups.settings_changed = False
+        if now >= self._look_due or self.core.wakeups.settings_changed:
+            self._look_due = now + self.core.settings.server.sender_interval
+            self.core.wakeups.settings_changed = False
             moved = await self._look(now)
         return moved + await self.follow()
 
     async def follow(self) -> int:
         """Follow what is reported, and claim where there may be a slot for a job."""
-        if self._next_due is not None and self._next_due <= self._clock.now():
+        if self._next_due is not None and self._next_due <= self.core.clock.now():
             self._next_due, self._calls_seen = None, -1
-        queued = set((await changes.totals_of(self._database)).services)
+        queued = set((await changes.totals_of(self.core.database)).services)
         reports = self._get.inbox.take(_MAX_FOLLOWED)  # from here on nothing fails but for them
         slot_is_free = any(one.payload.status in outcome.ENDED for one in reports)
-        calls = self._wakeups.calls
+        calls = self.core.wakeups.calls
         claims_some = bool(queued) and (calls != self._calls_seen or slot_is_free)
         offers = self._offers(queued) if claims_some else []
         self._calls_seen = calls
         claiming: asyncio.Future[Claimed] | None = None
         settling = [self._get.settle(one) for one in reports]
         if claims_some:  # behind the ends, whose slots are free by then
-            claiming = self._database.write(
+            claiming = self.core.database.write(
                 queue.claim,
                 offers,
                 _MAX_CLAIMED,
-                self._clock.now(),
+                self.core.clock.now(),
                 self._get.inbox.ended(),
-                self._services,
+                self.core.services,
             )
         answers = await asyncio.gather(*settling, return_exceptions=True)
         for one, answer in zip(reports, answers, strict=True):
@@ -90,14 +90,14 @@ class Round(Stage):
                 self._calls_seen += _ends(answer)  # the claim has seen the slots of these
         claimed = 0 if claiming is None else self._claimed(await claiming)
         if not self._get.inbox.until_next_s():
-            self._wakeups.sender.set()  # more than were taken
+            self.core.wakeups.sender.set()  # more than were taken
         return len(reports) + claimed
 
     def until_next_s(self) -> float:
         """Seconds until a report or a delayed job is due, as far as is known."""
         until_s = self._get.inbox.until_next_s()
         if self._next_due is not None:
-            until_s = min(until_s, (self._next_due - self._clock.now()) / SECOND)
+            until_s = min(until_s, (self._next_due - self.core.clock.now()) / SECOND)
         return max(0.01, until_s)
 
     def _offers(self, queued: Collection[str]) -> list[Offer]:
@@ -105,9 +105,9 @@ class Round(Stage):
         hold = self._get.results.hold
         offers = []
         for name in queued:
-            service = self._services.get(name)
+            service = self.core.services.get(name)
             if service is not None:
-                able = [one for one in self._fleet.candidates(name) if not hold([one.name])]
+                able = [one for one in self.core.fleet.candidates(name) if not hold([one.name])]
                 if able:
                     offers.append(Offer(service, able))
         return offers
@@ -115,24 +115,24 @@ class Round(Stage):
     def _claimed(self, claimed: Claimed) -> int:
         self._next_due = claimed.next_due
         for job in claimed.jobs:
-            self._fleet.claimed(job.agent or "", job.service)
+            self.core.fleet.claimed(job.agent or "", job.service)
             self._deliver.start(job)
         if len(claimed.jobs) >= _MAX_CLAIMED:
-            self._wakeups.send()
+            self.core.wakeups.send()
         return len(claimed.jobs)
 
     # -- what has waited for too long
 
     async def _look(self, now: float) -> int:
-        queued = set((await changes.totals_of(self._database)).services)
-        missing = [name for name in queued if name not in self._services]
+        queued = set((await changes.totals_of(self.core.database)).services)
+        missing = [name for name in queued if name not in self.core.services]
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0
         self._calls_seen = -1
         moved = await self._give_up_missing()
         for name in queued:
-            if (service := self._services.get(name)) is not None:
+            if (service := self.core.services.get(name)) is not None:
                 moved += await self._give_up_overdue(service)
         return moved
 
@@ -140,25 +140,25 @@ class Round(Stage):
         """Jobs of services that the server has not had for long."""
         given_up = 0
         for name, since in self._missing.items():
-            if self._clock.monotonic() - since < self._settings.server.agent_lost_after:
+            if self.core.clock.monotonic() - since < self.core.settings.server.agent_lost_after:
                 continue
-            waited = say_duration(self._settings.server.agent_lost_after)
+            waited = say_duration(self.core.settings.server.agent_lost_after)
             message = f"the server has had no service {name} in its settings for {waited}"
-            now = self._clock.now()
+            now = self.core.clock.now()
             given_up += await self._move_all(
                 ending.end(job, Service(name), now, JobState.FAILED, message, Reason.NOT_OFFERED)
-                for job in await self._database.read(queue.of_service, name, _MAX_GIVEN_UP)
+                for job in await self.core.database.read(queue.of_service, name, _MAX_GIVEN_UP)
             )
         return given_up
 
     async def _give_up_overdue(self, service: Service) -> int:
         if service.paused:
             return 0
-        now = self._clock.now()
+        now = self.core.clock.now()
         most_s = service.queue_timeout_s
         before = now - round(most_s * SECOND) if most_s else None
         moves = []
-        for job in await self._database.read(
+        for job in await self.core.database.read(
             queue.overdue, service.name, before, now, _MAX_GIVEN_UP
         ):
             waits_s = ending.queue_timeout_s(job, service)

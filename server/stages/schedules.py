@@ -46,8 +46,8 @@ class Schedules(Stage):
     async def load(self) -> None:
         """Read them. A time from a clock that was ahead would come too late."""
         async with self._changing:
-            now = self._clock.now()
-            for one in await self._database.read(rows.all_schedules):
+            now = self.core.clock.now()
+            for one in await self.core.database.read(rows.all_schedules):
                 with suppress(BadField):
                     next_at = min(one.next_at, next_time(one.cron, one.time_zone, now))
                     one = replace(one, next_at=next_at)
@@ -69,15 +69,15 @@ class Schedules(Stage):
     def _left_s(self, schedule: Schedule) -> float:
         if self._is_rehearsal:  # the other server makes its jobs
             return float("inf")
-        return (schedule.next_at - self._clock.now()) / SECOND
+        return (schedule.next_at - self.core.clock.now()) / SECOND
 
     async def _fire(self, schedule: Schedule) -> None:
-        now, by, most = self._clock.now(), schedule.submitted_by, Quota()
+        now, by, most = self.core.clock.now(), schedule.submitted_by, Quota()
         next_at = now + _HOUR
         new: NewJob | str
         try:
             next_at = next_time(schedule.cron, schedule.time_zone, now)
-            request = upload_request(schedule.fields, self._services, LOCAL)
+            request = upload_request(schedule.fields, self.core.services, LOCAL)
         except FerrymanError as problem:  # the settings have changed since
             new = str(problem)
         else:
@@ -85,13 +85,13 @@ class Schedules(Stage):
                 batch = replace(request.batch or BatchRequest(), has_gather=True)
                 request = replace(request, batch=batch)
             new = new_job(request, schedule.bundle, now, by, schedule_id=schedule.id)
-            most = self._settings.allowances.quota(request.service, request.user_id)
+            most = self.core.settings.allowances.quota(request.service, request.user_id)
             most = most._replace(uploaded=0)  # the bundle of a schedule was uploaded once
-        self._known[schedule.id], made = await self._database.write(
+        self._known[schedule.id], made = await self.core.database.write(
             rows.fire, schedule, next_at, new, most
         )
         if isinstance(made, Job):
-            self._measures.jobs.uploaded(now, made.service)
+            self.core.measures.jobs.uploaded(now, made.service)
             log.info("schedule.fired", schedule=schedule.id, job_id=made.id)
         else:
             log.warning("schedule.not_fired", schedule=schedule.id, why=made)
@@ -108,11 +108,11 @@ class Schedules(Stage):
         """
         own = job_fields(fields)
         cron, time_zone = " ".join(fields["cron"].split()), fields.get("time_zone") or "UTC"
-        request = upload_request(own, self._services, principal)
+        request = upload_request(own, self.core.services, principal)
         check_size(request, bundle)
         await with_tasks(request, content.path, bundle)  # it refuses what it refuses of an upload
-        most = self._settings.allowances.quota(request.service, own["user_id"])
-        now, most = self._clock.now(), most._replace(queued=0)  # it makes no job yet
+        most = self.core.settings.allowances.quota(request.service, own["user_id"])
+        now, most = self.core.clock.now(), most._replace(queued=0)  # it makes no job yet
         new = {
             "name": own["name"],
             "user_id": request.user_id,
@@ -127,12 +127,12 @@ class Schedules(Stage):
         }
 
         async def insert(stored: Bundle) -> tuple[Schedule, Bundle]:
-            made = await self._database.write(rows.insert, new, stored, most)
+            made = await self.core.database.write(rows.insert, new, stored, most)
             return made, made.bundle
 
         schedule = await self._accept.store(content, bundle, insert)
         self._known[schedule.id] = schedule
-        self._wakeups.schedules.set()
+        self.core.wakeups.schedules.set()
         log.info("schedule.created", schedule=schedule.id, user_id=schedule.user_id)
         return schedule
 
@@ -156,8 +156,8 @@ class Schedules(Stage):
         async with self._changing:
             if number not in self._known or not visible.has(self._known[number]):
                 raise NotFound("schedule_not_found", f"schedule {number} not found")
-            file = await self._database.write(rows.delete, number)
+            file = await self.core.database.write(rows.delete, number)
             del self._known[number]
         if file is not None:
-            await self._storage.delete([(FileKind.BUNDLE, file)])
+            await self.core.storage.delete([(FileKind.BUNDLE, file)])
         log.info("schedule.deleted", schedule=number)

@@ -43,12 +43,12 @@ class Sessions(Stage):
 
     async def load(self) -> None:
         """Read at a start what was ended before."""
-        self._ended = await self._database.read(rows.ended)
+        self._ended = await self.core.database.read(rows.ended)
 
     def principal_of(self, text: str, peer: str) -> Principal | None:
         """Whose session this is; None: it is none, or not good any more."""
         try:
-            session = self._permits.read(Session, text, self._clock.now())
+            session = self._permits.read(Session, text, self.core.clock.now())
         except PermitRefused:
             return None
         if session.ended_before != self._ended.get(_token(session), 0):
@@ -61,11 +61,11 @@ class Sessions(Stage):
         """Begin a session of somebody who has shown a token. Returns its text. Raises LoginUsed.
         ``once``: what logs in once.
         """
-        if once is not None and not await self._database.write(rows.use_ticket, once):
+        if once is not None and not await self.core.database.write(rows.use_ticket, once):
             raise LoginUsed
-        token_id, lifetime_s = principal.token_id, self._settings.server.session_expires_after
+        token_id, lifetime_s = principal.token_id, self.core.settings.server.session_expires_after
         session = Session(
-            expires_at=self._clock.now() + round(lifetime_s * SECOND),
+            expires_at=self.core.clock.now() + round(lifetime_s * SECOND),
             token_id=token_id,
             token_digest=None if token_id else self.configured_digest(principal),
         )
@@ -77,8 +77,8 @@ class Sessions(Stage):
         """End all sessions of the token that it belongs to, if it is a good one."""
         principal = self.principal_of(text, peer)
         if principal is not None:
-            token = _token(self._permits.read(Session, text, self._clock.now()))
-            self._ended[token] = await self._database.write(lambda tx: rows.end(tx, token))
+            token = _token(self._permits.read(Session, text, self.core.clock.now()))
+            self._ended[token] = await self.core.database.write(lambda tx: rows.end(tx, token))
             log.info("session.ended", principal=principal.name)
 
     def configured_digest(self, principal: Principal) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
@@ -53,7 +54,7 @@ class Core:
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
 
-    @property
+    @functools.cached_property
     def contents(self) -> Contents:
         """Stored bundles and results."""
         return Contents(
@@ -65,15 +66,11 @@ class Stage:
     """Base of the stages."""
 
     def __init__(self, core: Core) -> None:
-        self._settings, self._services = core.settings, core.services
-        self._database, self._storage, self._scratch = core.database, core.storage, core.scratch
-        self._contents = core.contents
-        self._fleet, self._wakeups, self._measures = core.fleet, core.wakeups, core.measures
-        self._clock, self._uniform = core.clock, core.uniform
+        self.core = core
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""
-        service = self._services.get(name)
+        service = self.core.services.get(name)
         return Service(name) if service is None else service
 
     def _decide(
@@ -84,7 +81,7 @@ class Stage:
         **more: Args.kwargs,
     ) -> Decision:
         """What a rule of :mod:`server.domain` says of the job now."""
-        return rule(job, self._service(job.service), self._clock.now(), *args, **more)
+        return rule(job, self._service(job.service), self.core.clock.now(), *args, **more)
 
     async def _move_all(self, moves: Iterable[Move | None]) -> int:
         """Make many moves, some in each transaction, so that uploads and ends get in between; how
@@ -94,14 +91,14 @@ class Stage:
         moved = 0
         for start in range(0, len(wanted), _MOVED_AT_ONCE):
             some = wanted[start : start + _MOVED_AT_ONCE]
-            moved += await self._database.write(jobs.move_all, some)
+            moved += await self.core.database.write(jobs.move_all, some)
         return moved
 
     async def _request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         """Store that the job is to be cancelled, unless it has ended, and so are all its children:
         those that wait at once. Raises NoSuchJob. ``by``: who asked for it; the event says so.
         """
-        job, is_new = await self._database.write(requests.request_cancel, job_id, at, by)
+        job, is_new = await self.core.database.write(requests.request_cancel, job_id, at, by)
         if is_new and job.deferred:
             await self._cancel_children(job_id, at, cancelled_with(job_id))
         return job
@@ -110,7 +107,7 @@ class Stage:
         """Cancel the queued children, and request the cancel of the others, some in each
         transaction.
         """
-        while await self._database.write(batches.cancel_children, parent_id, at, message):
+        while await self.core.database.write(batches.cancel_children, parent_id, at, message):
             pass
 
 

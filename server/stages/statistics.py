@@ -63,21 +63,21 @@ class Statistics(Stage):
 
     async def run_once(self) -> int:
         """Write what was counted, and how many jobs wait and run now."""
-        at = begin_of(self._clock.now())
+        at = begin_of(self.core.clock.now())
         for service, numbers in (await self._gauges()).items():
             self._counts.add(at, service, dict(numbers))
         return await self.write()
 
     def until_next_s(self) -> float:
         """Until a new minute begins."""
-        return _MINUTE_S - self._clock.now() % (_MINUTE_S * SECOND) / SECOND
+        return _MINUTE_S - self.core.clock.now() % (_MINUTE_S * SECOND) / SECOND
 
     async def write(self) -> int:
         """Write what was counted since the last call."""
         taken = self._counts.take()
         try:
-            before = self._clock.now() - KEPT_S * SECOND
-            await self._database.write(statistics.add_counted, taken, before)
+            before = self.core.clock.now() - KEPT_S * SECOND
+            await self.core.database.write(statistics.add_counted, taken, before)
         except Exception:  # what is cancelled is written all the same
             for (at, service), counts in taken.items():
                 self._counts.add(at, service, counts)
@@ -86,7 +86,7 @@ class Statistics(Stage):
 
     async def _gauges(self) -> Mapping[str, Counter[str]]:
         found: defaultdict[str, Counter[str]] = defaultdict(Counter, {ALL: Counter(samples=1)})
-        counted = await changes.totals_of(self._database)
+        counted = await changes.totals_of(self.core.database)
         for service, jobs in dict(counted.services).items():
             for name in (ALL, service):
                 found[name]["queued"] += jobs
@@ -104,10 +104,10 @@ class Statistics(Stage):
 
     async def read(self, period: Period, service: str | None) -> History:
         """What happened when. Raises NoSuchService."""
-        if service is not None and service not in self._services:
+        if service is not None and service not in self.core.services:
             raise NoSuchService(service)
         seconds, step_s = PERIODS[period]
-        since = begin_of(self._clock.now() - seconds * SECOND, step_s)
+        since = begin_of(self.core.clock.now() - seconds * SECOND, step_s)
         samples, numbers = Counter[Micros](), defaultdict[Micros, Tree](dict)
         total: Tree = {}
         for at, name, counts in await self._buckets(since, ALL, service or ALL):
@@ -118,11 +118,11 @@ class Statistics(Stage):
                 add(numbers[begin], counts)
                 add(total, counts)
         points = [Point(at, samples[at], numbers[at]) for at in sorted(samples)]
-        return History(sorted(self._services), step_s, total, points)
+        return History(sorted(self.core.services), step_s, total, points)
 
     async def recent(self, service: str) -> Recent:
         """What the service did lately; a minute old at most."""
-        now = self._clock.monotonic()
+        now = self.core.clock.monotonic()
         until, known = self._recent.get(service, (now, Recent()))
         if until <= now:
             known = await self._read_recent(service)
@@ -133,7 +133,7 @@ class Statistics(Stage):
         for seconds in _RECENT_S:
             total = await self._total(service, seconds)
             if total.get("runs", 0) >= LEAST_RUNS:
-                waiting = await self._database.read_list(
+                waiting = await self.core.database.read_list(
                     users.waiting, service, _USERS + 1, _JOBS_OF_USER
                 )
                 run_time_s = total["ran_us"] / SECOND / total["runs"]
@@ -142,10 +142,10 @@ class Statistics(Stage):
 
     async def _total(self, service: str, seconds: int) -> Tree:
         total: Tree = {}
-        since = begin_of(self._clock.now() - seconds * SECOND)
+        since = begin_of(self.core.clock.now() - seconds * SECOND)
         for _, _, counts in await self._buckets(since, service):
             add(total, counts)
         return total
 
     async def _buckets(self, since: Micros, *services: str) -> list[tuple[Micros, str, Tree]]:
-        return await self._database.read_list(statistics.buckets, since, services)
+        return await self.core.database.read_list(statistics.buckets, since, services)

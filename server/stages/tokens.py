@@ -44,7 +44,7 @@ class Tokens(Stage):
 
     async def load(self) -> None:
         """Read them all."""
-        self._known = {one.id: one for one in await self._database.read(tokens.all_tokens)}
+        self._known = {one.id: one for one in await self.core.database.read(tokens.all_tokens)}
 
     # -- every request
 
@@ -65,7 +65,7 @@ class Tokens(Stage):
         record = self._known.get(token_id)
         if record is None:
             return _refused(f"no token has the id {token_id}")
-        now, digest = self._clock.now(), rules.digest_of(secret)
+        now, digest = self.core.clock.now(), rules.digest_of(secret)
         if not hmac.compare_digest(digest, record.digest):
             former = record.former_digest
             if former is None or not hmac.compare_digest(digest, former):
@@ -84,7 +84,7 @@ class Tokens(Stage):
         """Whose token this is, for who has shown it before; None: it is not good any more.
         ``peer``: address that uses it now; None: nobody does.
         """
-        record, now = self._known.get(token_id), self._clock.now()
+        record, now = self._known.get(token_id), self.core.clock.now()
         if record is None or not record.live(now):
             return None
         if peer is not None:
@@ -103,7 +103,7 @@ class Tokens(Stage):
     @property
     def operators(self) -> int:
         """How many tokens can do everything now."""
-        now = self._clock.now()
+        now = self.core.clock.now()
         return sum(
             one.live(now) and one.role is Role.OPERATOR and Scope.ADMIN in one.effective_scopes
             for one in self._known.values()
@@ -114,8 +114,8 @@ class Tokens(Stage):
     async def run_once(self) -> int:
         """Write when tokens were used, and remove those that ended long ago; how many."""
         await self.write_uses()
-        before = self._clock.now() - round(_ENDED_KEPT_S * SECOND)
-        removed = await self._database.write(tokens.remove_ended, before)
+        before = self.core.clock.now() - round(_ENDED_KEPT_S * SECOND)
+        removed = await self.core.database.write(tokens.remove_ended, before)
         for token_id in removed:
             self._known.pop(token_id, None)
         return len(removed)
@@ -125,7 +125,7 @@ class Tokens(Stage):
         uses, self._uses = self._uses, {}
         if uses:
             try:
-                await self._database.write(tokens.used, uses)
+                await self.core.database.write(tokens.used, uses)
             except BaseException:
                 self._uses = uses | self._uses
                 raise
@@ -139,7 +139,7 @@ class Tokens(Stage):
         token_id, secret = random_text(rules.ID_LETTERS, rules.ID_LENGTH), _secret()
         record = replace(wanted, id=token_id, digest=rules.digest_of(secret))
         check = functools.partial(_same_principal, record, now=record.created_at)
-        await self._database.write(tokens.insert, record, check)
+        await self.core.database.write(tokens.insert, record, check)
         self._known[record.id] = record
         by = record.created_by
         log.info("token.created", token=token_id, name=record.name, role=record.role, by=by)
@@ -147,7 +147,7 @@ class Tokens(Stage):
 
     async def revoke(self, token_id: str, by: str) -> TokenRecord:
         """Refuse it from now on. Revoking it again changes nothing. Raises NoSuchToken."""
-        now = self._clock.now()
+        now = self.core.clock.now()
         await self._change(token_id, lambda one: replace(one, revoked_at=one.revoked_at or now))
         log.info("token.revoked", token=token_id, by=by)
         return self.find(token_id)
@@ -168,7 +168,7 @@ class Tokens(Stage):
             NoSuchToken
             Conflict: it was revoked or has expired.
         """
-        now, secret = self._clock.now(), _secret()
+        now, secret = self.core.clock.now(), _secret()
 
         def change(one: TokenRecord) -> TokenRecord:
             if not one.live(now):
@@ -188,8 +188,8 @@ class Tokens(Stage):
 
     async def end_of_user(self, user: str, instead: str) -> None:
         """Revoke the user's tokens, and give them another name."""
-        now = self._clock.now()
-        for record in await self._database.write(tokens.end_of_user, user, instead, now):
+        now = self.core.clock.now()
+        for record in await self.core.database.write(tokens.end_of_user, user, instead, now):
             self._known[record.id] = record
 
     def find(self, token_id: str) -> TokenRecord:
@@ -203,11 +203,11 @@ class Tokens(Stage):
         self, which: TokenFilter, limit: int, before: tuple[Micros, str] | None
     ) -> Sequence[TokenRecord]:
         """Tokens, the newest first; ``before`` is the last one of the page before."""
-        found = await self._database.read_list(tokens.page, which, limit, before)
+        found = await self.core.database.read_list(tokens.page, which, limit, before)
         return [self._with_use(one) for one in found]
 
     async def _change(self, token_id: str, change: Callable[[TokenRecord], TokenRecord]) -> None:
-        record = await self._database.write(tokens.change, token_id, change)
+        record = await self.core.database.write(tokens.change, token_id, change)
         if record is None:
             raise rules.NoSuchToken(token_id)
         self._known[record.id] = record

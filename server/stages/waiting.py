@@ -54,8 +54,8 @@ class Waiting(Stage):
         waiting = [job for job in listed if _waits(job)]
         if not waiting:
             return {}
-        database, now = self._database, self._clock.now()
-        held = _Held(await changes.totals_of(database), self._fleet)
+        database, now = self.core.database, self.core.clock.now()
+        held = _Held(await changes.totals_of(database), self.core.fleet)
         parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
         counted_of = await database.read(
             batches.several, [one for one in parents if one is not None]
@@ -70,7 +70,7 @@ class Waiting(Stage):
                 why = held.at_agent(job)
             elif job.state is JobState.RUNNING:
                 why = _children(counted_of.get(job.id))
-            elif (service := self._services.get(job.service)) is None:
+            elif (service := self.core.services.get(job.service)) is None:
                 reason = f"the server has no service {job.service} in its settings"
                 why = _why(WaitReason.NO_SERVICE, reason)
             else:
@@ -93,7 +93,7 @@ class Waiting(Stage):
         return found
 
     def _no_room(self, service: Service) -> dict[str, Any] | None:
-        if not self._results.hold(one.name for one in self._fleet.candidates(service.name)):
+        if not self._results.hold(one.name for one in self.core.fleet.candidates(service.name)):
             return None
         return _why(WaitReason.DISK_FULL, f"no job is sent now: {self._results.sentence()}")
 

@@ -42,7 +42,7 @@ class Webhooks(Stage):
         super().__init__(core)
         self._client, self._identity, self._machine = client, identity, machine
         self._walked: webhooks.Walked = ("", "")
-        self._tries = self._measures.webhook_tries
+        self._tries = self.core.measures.webhook_tries
         self._tasks = AgentTasks[tuple[str, str, int]]("webhook.not_recorded")
         """By target, principal and number of the delivery."""
         self.stop = self._tasks.stop
@@ -52,14 +52,14 @@ class Webhooks(Stage):
     async def run_once(self) -> int:
         """Begin what is due, as far as there is room; how many."""
         begun = await self._begin_due()
-        self._next_at = await self._database.read(webhooks.next_at)
+        self._next_at = await self.core.database.read(webhooks.next_at)
         return begun
 
     def until_next_s(self) -> float:
         """Seconds until one is due; what has no room now is begun when another one has ended."""
         if self._next_at is None:
             return math.inf
-        left_s = (self._next_at - self._clock.now()) / SECOND
+        left_s = (self._next_at - self.core.clock.now()) / SECOND
         return left_s if left_s > 0 or not [*self._tasks] else math.inf
 
     async def _begin_due(self) -> int:
@@ -67,9 +67,9 @@ class Webhooks(Stage):
         while room := _AT_ONCE - len(sending := [*self._tasks]):
             targets = Counter(target for target, _, _ in sending)
             principals = Counter(principal for _, principal, _ in sending)
-            due, self._walked = await self._database.read(
+            due, self._walked = await self.core.database.read(
                 webhooks.due,
-                self._clock.now(),
+                self.core.clock.now(),
                 room,
                 self._walked,
                 targets=[target for target, count in targets.items() if count >= _PER_TARGET],
@@ -84,8 +84,8 @@ class Webhooks(Stage):
                     chosen.append(one)
             if not chosen:
                 break
-            until = self._clock.now() + round(_SENDING_S * SECOND)
-            for one in await self._database.write(webhooks.begin, chosen, until):
+            until = self.core.clock.now() + round(_SENDING_S * SECOND)
+            for one in await self.core.database.write(webhooks.begin, chosen, until):
                 key = (str(one.target), one.principal, one.id)
                 self._tasks.start("", key, partial(self._deliver, one))
                 begun += 1
@@ -95,12 +95,12 @@ class Webhooks(Stage):
         try:
             await self._try(delivery)
         finally:
-            self._wakeups.webhooks.set()
+            self.core.wakeups.webhooks.set()
 
     async def _try(self, delivery: Delivery) -> None:
         if self._identity.rehearsal:
-            refused = Try(delivery.tries, self._clock.now(), 0.0, None, NOT_SENT)
-            await self._database.write(webhooks.end, delivery, refused, None)
+            refused = Try(delivery.tries, self.core.clock.now(), 0.0, None, NOT_SENT)
+            await self.core.database.write(webhooks.end, delivery, refused, None)
             return
         webhook_id, at_s = self.webhook_id(delivery), self._machine.now() // SECOND
         keys = await self._keys(delivery.principal)
@@ -114,13 +114,13 @@ class Webhooks(Stage):
             "tries": delivery.tries,
         }
         if done.problem is None:
-            await self._database.write(webhooks.end, delivery, done, None)
+            await self.core.database.write(webhooks.end, delivery, done, None)
             self._tries.labels("delivered").inc()
             log.info("webhook.delivered", **shown, status=done.status)
             return
-        wait_s = rules.next_try_s(done, self._uniform)
-        next_at = None if wait_s is None else self._clock.now() + round(wait_s * SECOND)
-        await self._database.write(webhooks.end, delivery, done, next_at)
+        wait_s = rules.next_try_s(done, self.core.uniform)
+        next_at = None if wait_s is None else self.core.clock.now() + round(wait_s * SECOND)
+        await self.core.database.write(webhooks.end, delivery, done, next_at)
         self._tries.labels("failed" if wait_s is None else "postponed").inc()
         if wait_s is None:
             log.warning("webhook.failed", **shown, why=done.problem)
@@ -129,9 +129,9 @@ class Webhooks(Stage):
 
     async def _keys(self, principal: str) -> list[bytes]:
         """The secrets that sign for what a principal uploads, the one in use first."""
-        number, at = await self._database.read(webhooks.replaced, principal)
+        number, at = await self.core.database.read(webhooks.replaced, principal)
         keys = [rules.secret_of(self._identity.webhook_key, principal, number)]
-        if number and self._clock.now() - at < rules.REPLACED_S * SECOND:
+        if number and self.core.clock.now() - at < rules.REPLACED_S * SECOND:
             keys.append(rules.secret_of(self._identity.webhook_key, principal, number - 1))
         return keys
 
@@ -154,9 +154,9 @@ class Webhooks(Stage):
         to be another one.
         """
         if replace:
-            await self._database.write(webhooks.replace, principal, self._clock.now())
+            await self.core.database.write(webhooks.replace, principal, self.core.clock.now())
         return [rules.secret_text(key) for key in await self._keys(principal)]
 
     async def of_job(self, job_id: int) -> list[Delivery]:
         """The newest of a job, the first one first, with their latest tries."""
-        return await self._database.read(webhooks.of_job, job_id)
+        return await self.core.database.read(webhooks.of_job, job_id)

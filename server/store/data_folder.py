@@ -18,7 +18,7 @@ import threading
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -122,7 +122,7 @@ def _check_mounts(folder: Path) -> None:
 
 async def open_data(
     table: ServerTable, machine: Clock, stack: AsyncExitStack, *, new_database: bool = False
-) -> tuple[PersistentClock, Database, Identity, RecordKeeper]:
+) -> OpenedData:
     """Open them in the locked folder, and begin a run of the server; the stack closes them. Raises
     WrongDatabase, DatabaseUnavailable, OSError. ``new_database``: the database is to be used even
     if it is new, or not that of the folder.
@@ -139,7 +139,7 @@ async def open_data(
     known = await database.run(lambda connection: _tie(connection, table, clock, new_database))
     keeper = RecordKeeper(table.data_dir, database)
     stack.push_async_callback(keeper.run_once)  # at the end, too, before the database is closed
-    return clock, database, known, keeper
+    return OpenedData(clock, database, known, keeper)
 
 
 class RecordKeeper:
@@ -158,6 +158,15 @@ class RecordKeeper:
                 self._written = marks
                 return 1
         return 0
+
+
+class OpenedData(NamedTuple):
+    """What a run of the server has opened in its data folder."""
+
+    clock: PersistentClock
+    database: Database
+    identity: Identity
+    record: RecordKeeper
 
 
 def _tie(

@@ -123,13 +123,15 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """All jobs, newest first."""
     context, principal = site.context, request[PRINCIPAL]
     cursor = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
-    which = chosen(request.query, context.clock.now())
-    newest = await context.database.read(events.newest_seq)
+    which = chosen(request.query, context.core.clock.now())
+    newest = await context.core.database.read(events.newest_seq)
     found: list[Job] = []
     following, counts, exact = None, None, None
     if which.problem is None:
         found, following = await _search(context, principal, which.where, cursor)
-        counts = await read_list(context.database, principal, pages.counts, which.where, _COUNTED)
+        counts = await read_list(
+            context.core.database, principal, pages.counts, which.where, _COUNTED
+        )
         exact = await _exact(context, principal, which, found)
     return site.page(
         request,
@@ -152,7 +154,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         actions=ACTIONS,
         Scope=Scope,
         run_time=lambda job: _run_time_s(job, site.now()),
-        services=sorted(one.name for one in context.services.values() if not one.retired),
+        services=sorted(one.name for one in context.core.services.values() if not one.retired),
         show_user=visible(principal).user_id is None,
         may_change=principal.may(Scope.MANAGE),
         here=address(request, context, ""),
@@ -164,13 +166,13 @@ async def _search(
 ) -> tuple[list[Job], int | None]:
     """A page of the list. Where few jobs fit, some parts of the list are looked through for it."""
     found: list[Job] = []
-    until = context.clock.monotonic() + _SEARCH_S
+    until = context.core.clock.monotonic() + _SEARCH_S
     for _ in range(_SLICES):
         some, before = await read_list(
-            context.database, principal, pages.page, where, before, ROWS - len(found)
+            context.core.database, principal, pages.page, where, before, ROWS - len(found)
         )
         found += some
-        if before is None or len(found) >= ROWS or context.clock.monotonic() >= until:
+        if before is None or len(found) >= ROWS or context.core.clock.monotonic() >= until:
             break
     return found, before
 
@@ -183,7 +185,7 @@ async def _exact(
     if number is None or any(job.id == number for job in found):
         return None
     try:
-        return context.document(await read_job(context.database, principal, number))
+        return context.document(await read_job(context.core.database, principal, number))
     except NoSuchJob:
         return None
 
@@ -252,7 +254,7 @@ async def confirm(request: web.Request, site: Site) -> web.StreamResponse:
     asked = _asked(await request.post(), context)
     ids, more = asked.ids, False
     if asked.every:
-        ids, following = await context.bulk.choose(
+        ids, following = await context.stages.bulk.choose(
             principal, asked.action, asked.which.where, None, _COUNTED
         )
         more = following is not None
@@ -269,7 +271,7 @@ async def confirm(request: web.Request, site: Site) -> web.StreamResponse:
         named=named,
         unfit=_unfit(asked.action, named),
         batches=len(ids) > _NAMED
-        or bool(await context.database.read(batches.several, [job.id for job in named])),
+        or bool(await context.core.database.read(batches.several, [job.id for job in named])),
         # Jobs that are uploaded from now on were not meant.
         before=max(ids) + 1 if asked.every else None,
     )
@@ -282,10 +284,10 @@ async def act(request: web.Request, site: Site) -> web.StreamResponse:
     asked = _asked(form, context)
     ids, following = asked.ids, None
     if asked.every:
-        ids, following = await context.bulk.choose(
+        ids, following = await context.stages.bulk.choose(
             principal, asked.action, asked.which.where, asked.before, _MOST
         )
-    done = await context.bulk(principal, asked.action, ids)
+    done = await context.stages.bulk(principal, asked.action, ids)
     request[TARGET] = f"{asked.action} {' '.join(str(one.id) for one in done)}"
     refused = [one for one in done if not one.ok]
     number = len(done) - len(refused) + _number(form, "done")
@@ -315,7 +317,7 @@ def _asked(form: Form, context: Context) -> _Asked:
         words = ", ".join(ACTIONS)
         raise BadField("action", "invalid_action", f"Invalid action: it is none of {words}")
     query = dict(parse_qsl(str(form.get("query", ""))[:_MAX_QUERY]))
-    which = chosen(query, context.clock.now())
+    which = chosen(query, context.core.clock.now())
     every = form.get("all") == "1"
     if every and which.problem is not None:
         raise which.problem
@@ -351,7 +353,7 @@ async def _read(context: Context, principal: Principal, ids: Sequence[int]) -> l
     found = []
     for job_id in ids:
         try:
-            found.append(await read_job(context.database, principal, job_id))
+            found.append(await read_job(context.core.database, principal, job_id))
         except NoSuchJob:
             continue
     return found
@@ -367,7 +369,7 @@ async def schedules(request: web.Request, site: Site) -> web.StreamResponse:
     """The schedules, newest first."""
     context, principal = site.context, request[PRINCIPAL]
     cursor = int_param(request, "cursor", 0, 0, MAX_ID) or None
-    found, following = context.schedules.page(principal, None, cursor or MAX_ID, ROWS)
+    found, following = context.stages.schedules.page(principal, None, cursor or MAX_ID, ROWS)
     return site.page(
         request,
         "jobs/schedules.html",
@@ -378,7 +380,9 @@ async def schedules(request: web.Request, site: Site) -> web.StreamResponse:
         utc=utc,
         show_user=visible(principal).user_id is None,
         here=address(request, context, ""),
-        service=next((one.name for one in context.services.values() if not one.retired), "example"),
+        service=next(
+            (one.name for one in context.core.services.values() if not one.retired), "example"
+        ),
     )
 
 

@@ -30,14 +30,14 @@ async def of_all(request: web.Request, site: Site) -> web.StreamResponse:
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
             page = await read_list(
-                context.database, principal, events.page, Filter(), behind, _AT_ONCE
+                context.core.database, principal, events.page, Filter(), behind, _AT_ONCE
             )
             return Messages(_changed(page.reached, bool(page.items)), page.reached, page.more)
 
         key = ("live", visible(principal), behind)
-        return await context.event_reads.read(context.wakeups.events.version, key, own)
+        return await context.pools.event_reads.read(context.core.wakeups.events.version, key, own)
 
-    after, changes = await _after(request, site), context.wakeups.events.of(None)
+    after, changes = await _after(request, site), context.core.wakeups.events.of(None)
     return await event_stream.stream(request, context, read, after, changes, gather_s=_GATHER_S)
 
 
@@ -48,8 +48,8 @@ async def of_job(request: web.Request, site: Site) -> web.StreamResponse:
 
     async def read(behind: int) -> Messages:
         nonlocal first
-        job = await read_job(context.database, principal, job_id)
-        found = await context.database.read(events.of_job, job_id, behind, _AT_ONCE)
+        job = await read_job(context.core.database, principal, job_id)
+        found = await context.core.database.read(events.of_job, job_id, behind, _AT_ONCE)
         reached, more = (found[-1].seq if found else behind), len(found) == _AT_ONCE
         data, last = _changed(reached, bool(found)), job.ended and not more
         if last and (data or not first):
@@ -57,7 +57,7 @@ async def of_job(request: web.Request, site: Site) -> web.StreamResponse:
         first = False
         return Messages(data, reached, more, last)
 
-    after, changes = await _after(request, site), context.wakeups.events.of(job_id)
+    after, changes = await _after(request, site), context.core.wakeups.events.of(job_id)
     return await event_stream.stream(request, context, read, after, changes, gather_s=_GATHER_S)
 
 
@@ -66,7 +66,7 @@ async def _after(request: web.Request, site: Site) -> int:
     after = event_stream.last_event_id(request)
     if after is None and "after" in request.query:
         after = int_param(request, "after", 0, 0, _LAST)
-    return await site.context.database.read(events.newest_seq) if after is None else after
+    return await site.context.core.database.read(events.newest_seq) if after is None else after
 
 
 def _changed(number: int, changed: bool) -> bytes:

@@ -32,7 +32,7 @@ _SAID: Final = {"out": "you have logged out"}
 async def form(request: web.Request, site: Site) -> web.StreamResponse:
     """The page that asks for a token."""
     there = _next(request.query.get("next", ""))
-    if not site.context.known.needed:
+    if not site.context.access.known.needed:
         return site.go_to(there)
     return _page(request, site, there)
 
@@ -41,7 +41,7 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session."""
     sent = await request.post()
     token, there = str(sent.get("token", "")).strip(), _next(str(sent.get("next", "")))
-    if not site.context.known.needed:
+    if not site.context.access.known.needed:
         return site.go_to(there)
     if not token:
         return _page(request, site, there, "a token is needed: paste yours here")
@@ -50,7 +50,7 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
         site.tries.check(peer)
     except Refusal as problem:
         return _refused(request, site, there, problem)
-    found = site.context.known.principal_of(token[: _LONGEST + 1], peer)
+    found = site.context.access.known.principal_of(token[: _LONGEST + 1], peer)
     if not found.authenticated or found.role is Role.METRICS:
         site.tries.count(peer)
         for_metrics = "it is for metrics only" if found.authenticated else ""
@@ -58,14 +58,14 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
         wrong = Refusal(HTTPStatus.UNAUTHORIZED, "not_allowed", f"this token is not good: {why}")
         return _refused(request, site, there, wrong)
     request[PRINCIPAL] = found  # the trail says who has logged in
-    return _enter(request, site, await site.context.sessions.log_in(found, peer), there)
+    return _enter(request, site, await site.context.access.sessions.log_in(found, peer), there)
 
 
 def _enter(request: web.Request, site: Site, text: str, there: str) -> web.StreamResponse:
     """Give the browser a session, in place of the one that it had."""
     response = site.go_to(there)
     site.set_cookie(
-        request, response, SESSION, text, site.context.settings.server.session_expires_after
+        request, response, SESSION, text, site.context.core.settings.server.session_expires_after
     )
     return response
 
@@ -73,7 +73,7 @@ def _enter(request: web.Request, site: Site, text: str, there: str) -> web.Strea
 async def log_out(request: web.Request, site: Site) -> web.StreamResponse:
     """End the session, and all others of its token."""
     text = request.cookies.get(site.cookie(SESSION), "")
-    await site.context.sessions.log_out(text, peer_address(request))
+    await site.context.access.sessions.log_out(text, peer_address(request))
     response = site.go_to(LOGIN, done="out")
     site.set_cookie(request, response, SESSION, "", 0)
     return response
@@ -84,7 +84,7 @@ async def once(request: web.Request, site: Site) -> web.StreamResponse:
     lead to does not use it up.
     """
     login, principal = _login(site, request.query.get("code", ""))
-    if await site.context.database.read(tokens.ticket_used, login.id):
+    if await site.context.core.database.read(tokens.ticket_used, login.id):
         raise LoginUsed
     return site.page(
         request,
@@ -100,18 +100,18 @@ async def log_in_once(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session by a link."""
     login, principal = _login(site, str((await request.post()).get("code", "")))
     request[PRINCIPAL] = principal
-    text = await site.context.sessions.log_in(principal, peer_address(request), login)
+    text = await site.context.access.sessions.log_in(principal, peer_address(request), login)
     return _enter(request, site, text, _START)
 
 
 def _login(site: Site, text: str) -> tuple[Login, Principal]:
     """What a link allows, and to whom. Raises PermitRefused."""
     context = site.context
-    login = context.permits.read(Login, text, context.clock.now())
+    login = context.access.permits.read(Login, text, context.core.clock.now())
     if login.token_id is not None:
-        found = context.tokens.owner(login.token_id)
+        found = context.access.tokens.owner(login.token_id)
     else:
-        found = context.sessions.configured(login.token_digest or "")
+        found = context.access.sessions.configured(login.token_digest or "")
     if found is None:
         raise PermitRefused("login_link_revoked", "the token of this login link is not good now")
     return login, found
@@ -161,10 +161,10 @@ ACCOUNT: Final = "/account"
 async def account(request: web.Request, site: Site) -> web.StreamResponse:
     """The account."""
     context, principal = site.context, request[PRINCIPAL]
-    if not context.known.needed:
+    if not context.access.known.needed:
         return site.go_to("/")
     assert principal.role is not None  # nobody else gets here
-    token = context.tokens.record(principal.token_id) if principal.token_id else None
+    token = context.access.tokens.record(principal.token_id) if principal.token_id else None
     usage = None
     if principal.role is Role.USER and principal.user_id and principal.may(Scope.READ):
         usage = await usage_of(context, principal.user_id)

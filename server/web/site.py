@@ -106,12 +106,12 @@ class Site:
 
     def url(self, path: str, **query: str) -> str:
         """Address of one of our pages, as browsers know it."""
-        return f"{self.context.settings.server.url_prefix}{path}" + (
+        return f"{self.context.core.settings.server.url_prefix}{path}" + (
             f"?{urlencode(query)}" if query else ""
         )
 
     def now(self) -> datetime:
-        return utc(self.context.clock.now())
+        return utc(self.context.core.clock.now())
 
     # -- cookies
 
@@ -132,7 +132,7 @@ class Site:
         Args:
             lifetime_s: None: until the browser is closed; 0: it is deleted.
         """
-        table = self.context.settings.server
+        table = self.context.core.settings.server
         response.set_cookie(
             self.cookie(name),
             value,
@@ -141,7 +141,7 @@ class Site:
             httponly=True,
             samesite="Lax",
             secure=request.secure
-            or (self.context.settings.server.origin or "").startswith("https:"),
+            or (self.context.core.settings.server.origin or "").startswith("https:"),
         )
 
     # -- forms
@@ -196,7 +196,7 @@ def _known(site: Site, request: web.Request, forms: str) -> dict[str, Any]:
         "path": request.path,
         "version": context.version,
         "request_id": request.get(REQUEST_ID, ""),
-        "logged_in": context.known.needed and principal.authenticated,
+        "logged_in": context.access.known.needed and principal.authenticated,
         "asset": lambda name: site.url(f"/assets/{assets()[name].version}/{name}"),
         "url": url,
         "csrf": csrf,
@@ -327,7 +327,7 @@ _SAY: Final = {
 def _back_from(request: web.Request, site: Site) -> str:
     """The login, which leads back to the page that the request came from."""
     shown = urlsplit(request.headers.get("HX-Current-URL", "")[:2_000])
-    path = shown.path.removeprefix(site.context.settings.server.url_prefix) or "/"
+    path = shown.path.removeprefix(site.context.core.settings.server.url_prefix) or "/"
     return site.url(LOGIN, next=f"{path}?{shown.query}" if shown.query else path)
 
 

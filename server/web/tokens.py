@@ -55,9 +55,9 @@ async def create(request: web.Request, site: Site) -> web.StreamResponse:
     if "users" in given:
         given["users"] = given["users"].replace(",", " ").split()
     try:
-        by, now = request[PRINCIPAL].name, site.context.clock.now()
+        by, now = request[PRINCIPAL].name, site.context.core.clock.now()
         new = new_token(checked(given, NewTokenBody), by, now)
-        record, text = await site.context.tokens.create(new)
+        record, text = await site.context.access.tokens.create(new)
     except BadField as problem:
         typed = _Typed(values, problem.field, str(problem), HTTPStatus.BAD_REQUEST)
         request[ERROR_CODE] = problem.code
@@ -72,7 +72,7 @@ async def create(request: web.Request, site: Site) -> web.StreamResponse:
 
 async def one(request: web.Request, site: Site) -> web.StreamResponse:
     """What is known of a token, and what can be done with it."""
-    record = site.context.tokens.find(request.match_info["token"])
+    record = site.context.access.tokens.find(request.match_info["token"])
     return _one(request, site, record)
 
 
@@ -81,7 +81,7 @@ async def rotate(request: web.Request, site: Site) -> web.StreamResponse:
     token_id = request.match_info["token"]
     sent = await request.post()
     values = {name: str(sent.get(name, "")).strip()[:64] for name in ("overlap", "expires_in")}
-    tokens = site.context.tokens
+    tokens = site.context.access.tokens
     try:
         body = checked({name: one for name, one in values.items() if one}, RotateBody)
     except BadField as problem:
@@ -97,7 +97,7 @@ async def rotate(request: web.Request, site: Site) -> web.StreamResponse:
 async def revoke(request: web.Request, site: Site) -> web.StreamResponse:
     """Refuse the token from now on."""
     token_id = request.match_info["token"]
-    await site.context.tokens.revoke(token_id, request[PRINCIPAL].name)
+    await site.context.access.tokens.revoke(token_id, request[PRINCIPAL].name)
     return site.go_to(TOKEN_PAGE.replace("{token}", token_id), done="revoked")
 
 
@@ -130,7 +130,7 @@ def _one(
         "account/token.html",
         status=typed.status if typed else HTTPStatus.OK,
         title=f"Token {record.id}",
-        token=token_document(record, site.context.clock.now()),
+        token=token_document(record, site.context.core.clock.now()),
         typed=typed,
         values=typed.values if typed else {},
         notice=_SAID.get(request.query.get("done", "")),
@@ -146,9 +146,9 @@ def _once(
         "account/token_once.html",
         status=status,
         title="A token" if status == HTTPStatus.CREATED else "Another secret",
-        token=token_document(record, site.context.clock.now()),
+        token=token_document(record, site.context.core.clock.now()),
         text=text,
-        needed=site.context.known.needed,
+        needed=site.context.access.known.needed,
     )
 
 

@@ -139,7 +139,7 @@ async def _former_job(request: web.Request, site: Site) -> Job | None:
     if not number:
         return None
     check_area(principal, Area.JOBS, Scope.READ)  # it is shown, and its files are sent along
-    return await read_job(site.context.database, principal, number)
+    return await read_job(site.context.core.database, principal, number)
 
 
 def _refused(refusal: Refusal, form: PageForm) -> _Shown:
@@ -161,10 +161,10 @@ async def _show(
     request: web.Request, site: Site, shown: _Shown, former: FormerFiles | None
 ) -> web.Response:
     context, principal = site.context, request[PRINCIPAL]
-    most = context.settings.server.max_upload
+    most = context.core.settings.server.max_upload
     offers = [
-        Offer.of(one, most, offered=context.fleet.offered(one.name))
-        for one in sorted(context.services.values(), key=lambda one: one.name)
+        Offer.of(one, most, offered=context.core.fleet.offered(one.name))
+        for one in sorted(context.core.services.values(), key=lambda one: one.name)
         if not one.retired
     ]
     service = shown.values.get("service", "")
@@ -190,7 +190,7 @@ async def _show(
         "first_error": next((one for one in _ORDER if one in shown.errors), ""),
         "former": former,
         "most_bytes": most,
-        "most_files": context.settings.server.max_files,
+        "most_files": context.core.settings.server.max_files,
         "quota": quota,
         "key": secrets.token_urlsafe(24),
         "key_field": HEADER,
@@ -202,11 +202,16 @@ async def _show(
 async def _quota(site: Site, user: str) -> dict[str, tuple[int, int]]:
     """What -> bytes used, and the most; only what is limited."""
     context = site.context
-    allowed, found = context.settings.allowances.of(user), {}
+    allowed, found = context.core.settings.allowances.of(user), {}
     if allowed.stored:
-        found["Stored"] = ((await context.database.read(users.stored, user))[user], allowed.stored)
+        found["Stored"] = (
+            (await context.core.database.read(users.stored, user))[user],
+            allowed.stored,
+        )
     if allowed.uploaded:
-        used = (await context.database.read(users.uploaded, context.clock.now(), user))[user]
+        used = (await context.core.database.read(users.uploaded, context.core.clock.now(), user))[
+            user
+        ]
         found["Uploaded today"] = (used, allowed.uploaded)
     return found
 
@@ -247,7 +252,7 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
     errors: dict[str, str] = {}
     for name, value in fields.items():
         try:
-            check_field(name, value, context.services, principal)
+            check_field(name, value, context.core.services, principal)
         except (BadField, NotAllowed) as problem:
             errors[name] = str(problem)
     found: dict[str, Any] = {"errors": errors, "cuts": {}, "problem": ""}
@@ -257,10 +262,10 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
         # Who it is for may not be typed yet: that changes nothing of the other fields.
         right = {"user_id": "somebody", **given(right)}
         try:
-            wanted = upload_request(right, context.services, principal if known else LOCAL)
+            wanted = upload_request(right, context.core.services, principal if known else LOCAL)
             found["cuts"] = dict(one.split(": ", 1) for one in wanted.upload_warnings)
             if right.get("callback_url"):
-                await context.webhooks.check(right["callback_url"])
+                await context.stages.webhooks.check(right["callback_url"])
             if body.files:
                 await _check_files(context, wanted, body, known_user=known)
         except BadField as problem:
@@ -273,7 +278,7 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
 async def _check_files(
     context: Context, wanted: UploadRequest, body: CheckBody, *, known_user: bool
 ) -> None:
-    limits, count, size = context.settings.server.form_limits, body.files, body.bytes
+    limits, count, size = context.core.settings.server.form_limits, body.files, body.bytes
     if count > limits.max_files:
         why = f"there are {count} files, the most this server takes is {limits.max_files}"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_many_files", why)
@@ -287,7 +292,7 @@ async def _check_files(
         service, most = wanted.service, wanted.limits.disk
         raise BundleTooLarge(service.name, service.limits.disk, most, size)
     if known_user:
-        await context.accept.check_quota(wanted, size)
+        await context.stages.accept.check_quota(wanted, size)
 
 
 async def sent(request: web.Request, site: Site) -> web.StreamResponse:
@@ -297,9 +302,9 @@ async def sent(request: web.Request, site: Site) -> web.StreamResponse:
     context, principal = site.context, request[PRINCIPAL]
     key = request.query.get("key", "")
     user = user_asked_for(principal, request.query.get("user") or None)
-    check_field(HEADER, key, context.services, principal)
-    check_field("user_id", user, context.services, principal)
-    job = await job_of_key(context.database, principal, user, key)
+    check_field(HEADER, key, context.core.services, principal)
+    check_field("user_id", user, context.core.services, principal)
+    job = await job_of_key(context.core.database, principal, user, key)
     found: dict[str, Any] = {"job": None}
     if job is not None:
         page = site.url(JOB_PAGE.replace("{id}", str(job.id)))

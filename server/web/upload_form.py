@@ -262,7 +262,7 @@ async def former_bundle(context: Context, job: Job) -> AsyncIterator[FormerBundl
     bundle = None
     async with AsyncExitStack() as stack:
         if job.bundle is not None:
-            copy = context.contents.local_copy(FileKind.BUNDLE, job.bundle)
+            copy = context.core.contents.local_copy(FileKind.BUNDLE, job.bundle)
             with contextlib.suppress(FileNotFoundError):
                 bundle = FormerBundle(await stack.enter_async_context(copy), job.bundle_folder)
         yield bundle
@@ -274,7 +274,7 @@ async def former_files(context: Context, job: Job) -> FormerFiles | None:
         if bundle is None:
             return None
         try:
-            return await context.reads.run(_read, job.id, bundle.path, bundle.folder)
+            return await context.pools.reads.run(_read, job.id, bundle.path, bundle.folder)
         except (BundleError, OSError):
             return None
 
@@ -297,7 +297,7 @@ def _read(job_id: int, path: Path, folder: str) -> FormerFiles:
 
 async def fields_of(context: Context, job: Job) -> dict[str, str]:
     """The fields of an upload that asks for the same; what the service gives anyway is left out."""
-    service = context.services.get(job.service)
+    service = context.core.services.get(job.service)
     fields = {
         "user_id": job.user_id,
         "service": job.service,
@@ -316,7 +316,7 @@ async def fields_of(context: Context, job: Job) -> dict[str, str]:
         fields[name] = "" if seconds is None else _duration(seconds)
     if service is not None:
         fields |= _limits(job, service) | _retry(job.retry, service.retry)
-    found = await context.database.read(batches.several, [job.id])
+    found = await context.core.database.read(batches.several, [job.id])
     if (batch := found.get(job.id)) is not None and batch.ranges:
         if batch.array_file is None:
             fields["array"] = ",".join(_range(*one) for one in batch.ranges)

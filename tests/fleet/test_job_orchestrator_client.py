@@ -132,7 +132,9 @@ async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client)
         assert await caller.terminate(job_id) == (200, killed)
         assert client.killed == [1]
         assert (await caller.job(job_id))["status"] == "Cancelled"
-        assert not caller.server.context.get.progress._followed, "it reports nothing by itself"
+        assert not caller.server.context.stages.get.progress._followed, (
+            "it reports nothing by itself"
+        )
         assert (await caller.get(f"/download/{job_id}"))[1] == "application/json"
         client.kill_says = True  # that has no key: what polls the client sees what becomes of it
         job_id = await running(caller)

@@ -158,7 +158,7 @@ async def hosted(
         found, read or (lambda: found), stack, fits, machine, new_database=new_database
     )
     if principals is not None:
-        known = composed.context.known
+        known = composed.context.access.known
         known.use(principals)
         stack.enter_context(mock.patch.object(known, "use_settings"))  # of a reload
     stack.callback(Described(composed.application).check)
@@ -168,7 +168,7 @@ async def hosted(
     await listener.start()
     stack.push_async_callback(composed.stop)
     stack.push_async_callback(listener.close)
-    stack.callback(composed.context.wakeups.close)
+    stack.callback(composed.context.core.wakeups.close)
     composed.start()
     connector = aiohttp.TCPConnector(ssl=tls is None)
     session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))

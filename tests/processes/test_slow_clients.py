@@ -166,7 +166,7 @@ async def program(tmp_path: Path) -> Program:
         for job in (1, 2):
             assert (await caller.job(job))["status"] == "Completed"
         context = caller.server.context
-        now = context.clock.now()
+        now = context.core.clock.now()
         for number in range(600):
             new = NewJob(
                 bundle=Bundle("b", 100, "d"),
@@ -179,7 +179,7 @@ async def program(tmp_path: Path) -> Program:
                 tags=("many",),
                 meta=json.dumps({"text": "x" * 1_000}),
             )
-            await Jobs(context.database).insert(new, "accepted")
+            await Jobs(context.core.database).insert(new, "accepted")
     shutil.move(tmp_path / "data", tmp_path / "server")
     file = tmp_path / "ferryman.toml"
     found = Program("server", tmp_path, uuid.uuid4().hex, "--config", str(file))

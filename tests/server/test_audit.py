@@ -58,7 +58,7 @@ async def test_what_changes_something_is_in_the_trail_and_reads_are_not(crowd: C
     await crowd.ask("ann", "POST", "/api/v1/jobs/bulk", {"action": "delete", "ids": [job]})
     await crowd.ask("admin", "POST", pause)
     # What an operator changes is there before the answer; the page would write what waits.
-    database = place.server.context.audit._database
+    database = place.server.context.core.database
     (entry,) = await database.read(audit.page, AuditFilter(), 1, 2**62)
     assert entry.action == "POST /api/v1/services/{name}/pause"
     await crowd.ask("ann", "POST", pause)

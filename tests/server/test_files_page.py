@@ -343,7 +343,7 @@ async def test_why_there_are_no_files_is_said_on_the_page(
     async with looking(place, waits) as here:
         assert "looks again by itself" in (await here.open()).text
     async with left(place, {"a.txt": b""}) as here:
-        jobs, now = Jobs(place.server.context.database), place.server.context.clock.now()
+        jobs, now = Jobs(place.server.context.core.database), place.server.context.core.clock.now()
         assert (await jobs.clean([ending.expired(await jobs.get(here.job_id), now)]))[0] == 1
         assert "its files are removed" in (await here.open()).text
         await here.open("/a.txt", 410)

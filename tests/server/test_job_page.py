@@ -39,7 +39,7 @@ class World(Browser):
     def __init__(self, caller: ServerClient, session: Any) -> None:
         super().__init__(caller.url, session, "the-token-of-ann")
         self.caller, self.context = caller, caller.server.context
-        self.jobs = Jobs(self.context.database)
+        self.jobs = Jobs(self.context.core.database)
 
     async def new(self, **fields: Any) -> Job:
         """A job of a service that the server does not have: it stays as it is."""
@@ -47,13 +47,13 @@ class World(Browser):
         start: dict[str, Any] = {
             "service": "gone",
             "bundle": Bundle(f"b{number}", 100, f"d{number}"),
-            "created_at": self.context.clock.now() - 60 * SECOND,
+            "created_at": self.context.core.clock.now() - 60 * SECOND,
         }
         return (await self.jobs.insert(new("ann", **(start | fields)), "accepted"))[0]
 
     async def move(self, job: Job, to: S, **how: Any) -> Job:
         message = how.pop("message", f"now {to}")
-        now = self.context.clock.now()
+        now = self.context.core.clock.now()
         return await self.jobs.moved(Move(job.id, job.attempt, job.state, to, now, message, **how))
 
     async def running(self, **changes: Any) -> Job:
@@ -64,7 +64,7 @@ class World(Browser):
         return await self.move(job, S.RUNNING, changes=changes)
 
     async def ended(self, job: Job, to: S, **more: Any) -> Job:
-        now = self.context.clock.now()
+        now = self.context.core.clock.now()
         changes = {"ended_at": now, "expires_at": now + 3600 * SECOND} | more.pop("changes", {})
         return await self.move(job, to, **{"facts": {}, "changes": changes} | more)
 
@@ -73,7 +73,7 @@ class World(Browser):
         parent = await self.new(batch=BatchRequest(((0, count - 1, 1),)), name="sweep")
         batch = await self.jobs.batch(parent.id)
         assert batch is not None
-        started = await self.jobs.begin_batch(begun(parent, batch, self.context.clock.now()))
+        started = await self.jobs.begin_batch(begun(parent, batch, self.context.core.clock.now()))
         assert started is not None
         while (batch := await self.jobs.batch(parent.id)) is not None and batch.made < count:
             some = tasks(batch, batch.made, min(1_000, count - batch.made))
@@ -119,7 +119,7 @@ async def test_a_job_that_waits_says_why_and_for_what(world: World) -> None:
     assert card(page, "waits").text.startswith("Why it waits")
     assert card(page, "facts").facts()["Starts after"] == f"job {first.id}"
     assert f"/jobs/{first.id}" in card(page, "facts").links()
-    in_an_hour = world.context.clock.now() + 3600 * SECOND
+    in_an_hour = world.context.core.clock.now() + 3600 * SECOND
     later = await world.new(service="my_service", not_before=in_an_hour)
     assert card(await world.see(f"/jobs/{later.id}"), "waits").facts()["Until"]
 
@@ -133,7 +133,7 @@ async def test_a_running_job_shows_its_progress_and_nothing_that_has_ended(world
     assert page.main.all(id="outcome-title") == []
     assert page.main.links("/result") == []
     assert page.actions == {"cancel", "tags", "share"}
-    await world.jobs.request_cancel(job.id, world.context.clock.now(), "ann-laptop")
+    await world.jobs.request_cancel(job.id, world.context.core.clock.now(), "ann-laptop")
     page = await world.see(f"/jobs/{job.id}")
     assert "its processes may still be alive" in page.text
     assert page.actions == {"tags", "share"}, "it is not offered again"
@@ -170,7 +170,7 @@ async def test_unknown_dead_and_cleaned_jobs_say_what_that_means(world: World) -
     page = await world.see(f"/jobs/{job.id}")
     assert "until somebody retries or deletes" in card(page, "outcome").facts()["Dead letter"]
     assert card(page, "facts").facts()["Kept until"] == "somebody deletes it"
-    assert (await world.jobs.clean([ending.expired(job, world.context.clock.now())]))[0] == 1
+    assert (await world.jobs.clean([ending.expired(job, world.context.core.clock.now())]))[0] == 1
     page = await world.see(f"/jobs/{job.id}")
     assert "removed when it expired" in card(page, "outcome").facts()["Files"]
     assert [page.main.links(one) for one in ("result", "partial", "/new?from=")] == [[], [], []]
@@ -270,7 +270,7 @@ async def test_a_job_is_cancelled_retried_and_deleted(world: World) -> None:
     assert "had ended before" in (await world.see(page.location)).notice
     page = await world.ask(f"{here}/retry", "POST")
     assert (page.status, "it has completed" in page.text) == (409, True)
-    later = world.context.clock.now() + 3600 * SECOND
+    later = world.context.core.clock.now() + 3600 * SECOND
     job = await world.new(service="my_service", not_before=later)
     here = f"/jobs/{(await world.ended(job, S.FAILED, reason=Reason.QUEUE_TIMEOUT)).id}"
     page = await world.ask(f"{here}/retry", "POST")

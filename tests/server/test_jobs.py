@@ -216,7 +216,7 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
 ) -> None:
     job_id = await place.upload(result_files=files)
     await place.job(job_id)
-    jobs = Jobs(place.server.context.database)
+    jobs = Jobs(place.server.context.core.database)
 
     async def gone(*_: object) -> None:
         job = await jobs.get(job_id)
@@ -354,7 +354,7 @@ async def test_what_is_used_and_what_is_left_and_nobody_sees_that_of_others(plac
         await place.job(await place.upload(user_id="7"), until="Running")
     await place.upload(user_id="7", array="0-2", not_before="in 1h")  # its children count already
     found = await place.api("GET", "/usage", user="7")
-    stored = await Jobs(place.server.context.database).stored("7")
+    stored = await Jobs(place.server.context.core.database).stored("7")
     (service,) = [one for one in found["services"] if one["service"] == place.service]
     assert 0 < stored == found["stored"]["used"]
     assert found["stored"] == {"used": stored, "limit": 2_000_000, "left": 2_000_000 - stored}

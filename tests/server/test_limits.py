@@ -278,7 +278,7 @@ async def test_a_small_result_waits_for_room_too(tmp_path, monkeypatch):
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
         disk.size = 4 * MIB
-        await asyncio.to_thread(caller.server.context.scratch.measure)
+        await asyncio.to_thread(caller.server.context.core.scratch.measure)
         await agent.end(agent.held(f"{job_id}.1"))
         job = await caller.job(job_id, until="Unknown")
         assert "the result waits for room on the server's disk" in job["message"]
@@ -371,7 +371,7 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
             asyncio.create_task(caller.ask("GET", f"/api/v1/jobs/{job}/files?link={link}"))
             for job, link in links.items()
         ]
-        turns = caller.server.context.reads._each._turns
+        turns = caller.server.context.pools.reads._each._turns
         await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})
         assert not any(one.done() for one in of_ann)
         end.set()

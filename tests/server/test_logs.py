@@ -272,7 +272,7 @@ async def test_a_followed_log_ends_when_nothing_is_written_for_a_while_and_with_
             async with followed(here.caller, f"{here.path}/logs") as (_, messages):
                 assert (await anext(messages)).data["text"] == "one\n"
                 assert [(await anext(messages)).event for _ in range(2)] == ["", ""]
-                here.caller.server.context.wakeups.close()
+                here.caller.server.context.core.wakeups.close()
                 assert await log_events(messages) == []
             assert await answer.content.read() == b""
 

@@ -275,7 +275,7 @@ async def test_a_server_without_an_agent_that_answers_takes_uploads_until_it_sto
         program = Program(caller)
         answer = await program.ask("GET", "/readyz")
         assert (answer.status, answer.document["status"]) == (200, "ok")
-        caller.server.context.wakeups.close()
+        caller.server.context.core.wakeups.close()
         stopping = await program.ask("GET", "/readyz")
         assert (stopping.status, stopping.document["reasons"]) == (503, ["stopping"])
 

@@ -147,7 +147,7 @@ async def test_stored_files_to_look_at_are_named_and_stop_no_upload(tmp_path: Pa
     """More files without a row than a sweep may remove, and files that a start moved aside."""
     (aside := tmp_path / "data" / "unknown").mkdir(parents=True)
     async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
-        caller.server.context.clean.orphans_left = 3
+        caller.server.context.stages.clean.orphans_left = 3
         await caller.server.context.health.troubles()  # looks at the disk
         async with browsing(caller.url) as browser:
             found = await browser.json("/api/v1/status")
@@ -165,7 +165,7 @@ async def test_users_are_listed_with_what_they_have_of_their_quotas(
     await place.job(await place.upload(user_id="7"), until="Running")
     await place.upload()
     page = await admin.see("/users?from=7")
-    stored = await Jobs(place.server.context.database).stored("7")
+    stored = await Jobs(place.server.context.core.database).stored("7")
     rows = {row[0]: row for row in page.main.one("table", aria_label="Users by name").rows()}
     assert f"{stored} B of 1.9 MiB" in rows["7"][4]
     assert f"{stored} B of 976.6 KiB" in rows[place.user][4], "it has the same bundle"
@@ -217,7 +217,7 @@ async def test_each_chart_has_all_its_numbers_in_a_table(
     page = await browser.see(f"/charts?period={period}")
     found = tables(page)
     assert list(found) == ["jobs", "ended", "waiting", "failures"]
-    history = await caller.server.context.statistics.read(period, None)
+    history = await caller.server.context.stages.statistics.read(period, None)
     assert {len(lines) for lines in found.values()} == {len(history.points)}
     assert len(history.points) >= rows
     for line, point in (
@@ -264,7 +264,7 @@ async def test_charts_are_of_their_service_and_a_job_shows_its_webhook(tmp_path:
             await caller.job(job)
         said = (await browser.see(f"/jobs/{jobs[0]}")).main.facts()["Webhook"]
         assert said.startswith(f"{hook} job.completed: pending")
-        statistics = caller.server.context.statistics
+        statistics = caller.server.context.stages.statistics
         await statistics.run_once()
         page = await browser.see("/charts?period=week&service=my_service")
         assert page.main.fields()["service"] == "my_service"

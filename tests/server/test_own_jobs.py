@@ -130,7 +130,7 @@ async def test_lists_and_events_hold_what_their_reader_may_see(crowd: Crowd) -> 
     pairs = (("ann", "ann"), ("portal", "ann"), ("portal", "bob"), ("stranger", "bob"))
     jobs = {pair: [await crowd.job(*pair) for _ in range(2)] for pair in (*pairs, ("admin", "bob"))}
     for (who, _), ids in jobs.items():
-        job = await Jobs(crowd.place.server.context.database).get(ids[0])
+        job = await Jobs(crowd.place.server.context.core.database).get(ids[0])
         assert job.submitted_by == PEOPLE[who].name
 
     def of(*names: str, user: str = "") -> list[int]:

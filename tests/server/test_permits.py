@@ -313,11 +313,13 @@ async def test_permits_and_uploads_end_with_the_token_that_made_them(portal: Por
 
 async def test_a_used_ticket_is_known_while_its_upload_may_come(portal: Portal) -> None:
     path, context = await portal.ticket(), portal.place.server.context
-    ticket = context.permits.read(Ticket, path.partition("ticket=")[2], context.clock.now())
+    ticket = context.access.permits.read(
+        Ticket, path.partition("ticket=")[2], context.core.clock.now()
+    )
     assert (await portal.post(path)).status == 201
     for days, known in ((7, True), (31, False)):
-        await context.database.write(retention.forget_old, ticket.expires_at + days * DAY)
-        assert await context.database.read(tokens.ticket_used, ticket.id) is known
+        await context.core.database.write(retention.forget_old, ticket.expires_at + days * DAY)
+        assert await context.core.database.read(tokens.ticket_used, ticket.id) is known
 
 
 async def test_tickets_outlive_a_restart_and_have_the_public_address(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_a_wait_is_as_long_as_it_was_asked_for_unless_it_is_over_before(tm
             paths = (f"{HERE}?wait=90&seen=Running", "/download/1?wait=90")
             both = await asyncio.gather(*(get(path, 25) for path in paths))
             assert both == [(200, "Completed")] * 2
-            stopping = asyncio.create_task(after(5, caller.server.context.wakeups.close))
+            stopping = asyncio.create_task(after(5, caller.server.context.core.wakeups.close))
             assert await get(f"/download/{later}?wait=90", 5) == (200, "Running")
             await asyncio.gather(ending, stopping)
 
@@ -167,19 +167,19 @@ async def test_streams_and_waits_end_with_their_token_or_link_and_each_user_sees
         ]
         for one in (stream, linked, of_7):
             await said(one, b"job.running")
-        began, of = asyncio.Event(), caller.server.context.wakeups.of
+        began, of = asyncio.Event(), caller.server.context.core.wakeups.of
 
         def waits(*args: Any, **more: Any) -> Any:
             began.set()
             return of(*args, **more)
 
-        monkeypatch.setattr(caller.server.context.wakeups, "of", waits)
+        monkeypatch.setattr(caller.server.context.core.wakeups, "of", waits)
         waiting = asyncio.create_task(
             caller.ask("GET", f"{HERE}?wait=20&seen=Running", headers=header)
         )
         await began.wait()
         await caller.api("DELETE", f"/tokens/{token['id']}")
-        permits = caller.server.context.permits
+        permits = caller.server.context.access.permits
         read, two_days = permits.read, 2 * 86_400 * SECOND
         monkeypatch.setattr(
             permits, "read", lambda kind, text, now: read(kind, text, now + two_days)
@@ -191,7 +191,7 @@ async def test_streams_and_waits_end_with_their_token_or_link_and_each_user_sees
         status, answer = await waiting
         assert (status, "not good any more" in answer["detail"]) == (403, True)
         await said(of_7, b"job.completed")
-        caller.server.context.wakeups.close()
+        caller.server.context.core.wakeups.close()
         assert b"job." not in await of_ann.content.read()
 
 
@@ -354,5 +354,5 @@ async def test_open_streams_are_waits_and_end_with_the_server(tmp_path, monkeypa
         async with followed(caller, path) as (answer, messages):
             assert answer.status == 200
             assert [(await anext(messages)).event for _ in range(3)] == [""] * 3
-            caller.server.context.wakeups.close()
+            caller.server.context.core.wakeups.close()
             assert {one.event async for one in messages} <= {""}

@@ -337,13 +337,13 @@ async def fill(caller: ServerClient, agent: FakeAgent) -> int:
     await post(caller, "echo", OTHER, path="/api/v1/schedules", name="theirs", cron="0 3 * * *")
     context = caller.server.context
     by = "UPDATE schedules SET submitted_by = :by WHERE user_id = :of"
-    await context.database.write(lambda tx: tx.rows(by, {"by": USER, "of": OTHER}))
-    await context.schedules.load()
+    await context.core.database.write(lambda tx: tx.rows(by, {"by": USER, "of": OTHER}))
+    await context.stages.schedules.load()
     laptop = TokenRecord("", "", f"{USER}-laptop", Role.USER, USER, (), None, 0, "op")
-    await context.tokens.create(laptop)
+    await context.access.tokens.create(laptop)
     entry = AuditEntry(1, USER, Role.USER, None, None, "GET /x", "", 200, None, "1.2.3.4", "r", 0)
-    context.audit.add(entry)
-    context.audit.add(dataclasses.replace(entry, principal="portal", acts_as=USER))
+    context.access.audit.add(entry)
+    context.access.audit.add(dataclasses.replace(entry, principal="portal", acts_as=USER))
     agent.ends = "Running"
     await caller.job(await post(caller, f"sleep 9; {SECRET}"), until="Running")
     return shared
@@ -353,7 +353,7 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
     caller, agent = north
     monkeypatch.setattr(forget_user, "_AT_ONCE", 1)  # however many are read at once
     shared = await fill(caller, agent)
-    await caller.server.context.database.write(webhooks.replace, USER, 1)
+    await caller.server.context.core.database.write(webhooks.replace, USER, 1)
     data, url = module_folder / "data", caller.url
     assert places(data)
     code, _, said = await ferryman(*FORGET, FERRYMAN_URL=url)
@@ -373,7 +373,7 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
     assert agent.killed, "what ran is dead"
 
     assert places(data) == []
-    ((theirs,), _) = caller.server.context.schedules.page(LOCAL, None, 9, 9)
+    ((theirs,), _) = caller.server.context.stages.schedules.page(LOCAL, None, 9, 9)
     assert str(theirs.submitted_by).startswith("forgotten-"), "nor in what its next jobs say"
     async with Client(url) as client:
         again = await client.forget_user(USER)
@@ -382,7 +382,7 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
         assert [job.id async for job in client.jobs()] == [shared]
         # The report names a token of somebody else that names the user.
         gate = TokenRecord("", "", "gate", Role.PORTAL, None, ("yan", "zed"), None, 0, "op")
-        made, _ = await caller.server.context.tokens.create(gate)
+        made, _ = await caller.server.context.access.tokens.create(gate)
         (kept,) = [one for one in (await client.forget_user("yan")).kept if one[:6] == "token "]
         assert kept == f"token gate ({made.id}) of another principal names the user"
     for kind in ("result", "bundle"):

@@ -43,7 +43,7 @@ class World:
 
     @property
     def settings(self) -> ServerSettings:
-        return self.caller.server.context.settings.tables
+        return self.caller.server.context.core.settings.tables
 
     async def ask(self, method: str, path: str, token: str) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"}
@@ -67,7 +67,10 @@ async def serving(
 
     def read() -> ServerSettings:
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02}}
-        found, agents = load.read(file, flags, {}), caller.server.context.settings.tables.agents
+        found, agents = (
+            load.read(file, flags, {}),
+            caller.server.context.core.settings.tables.agents,
+        )
         named = "[agents." in file.read_text()
         return found if named else found.model_copy(update={"agents": agents})
 
@@ -134,8 +137,8 @@ async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(
     """Uploads under way and browsers that logged in, too."""
     assert await world.status_of(OTHER) == 401
     await world.reload(f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\n[services.my_service]\n')
-    sessions, limits = world.context.sessions, world.context.uploads
-    cookie = await sessions.log_in(world.context.known.principal_of(OTHER, "peer"), "peer")
+    sessions, limits = world.context.access.sessions, world.context.pools.uploads
+    cookie = await sessions.log_in(world.context.access.known.principal_of(OTHER, "peer"), "peer")
     assert sessions.principal_of(cookie, "peer") is not None
     begun = Mock(side_effect=limits.count)
     monkeypatch.setattr(limits, "count", begun)
@@ -203,7 +206,7 @@ async def test_wrong_settings_change_nothing(world, text, words):
 
 
 async def test_the_content_of_a_file_takes_effect(world, module_folder):
-    secret, known = module_folder / "secret", world.context.known.principal_of
+    secret, known = module_folder / "secret", world.context.access.known.principal_of
     for key, own, more in (("tokens", "[server]\n", f"{TOKEN}\n"), ("metrics_tokens", OWN, "")):
         secret.write_text(more or "a-third-random-text")
         text = f'{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
@@ -223,7 +226,7 @@ async def test_the_content_of_a_file_takes_effect(world, module_folder):
         text = f"{OWN}[services.my_service.env]\nKEY = {{ file = '{secret}' }}\n"
         changed = (await world.reload(text))[1]["changed"]
     assert [one["key"] for one in changed] == ["services.my_service.env.KEY"]
-    assert world.context.services["my_service"].env == {"KEY": "second"}
+    assert world.context.core.services["my_service"].env == {"KEY": "second"}
 
 
 async def test_a_table_of_users_takes_effect_and_holds_for_the_next_claim(world):
@@ -231,13 +234,13 @@ async def test_a_table_of_users_takes_effect_and_holds_for_the_next_claim(world)
     table = '[users.lab]\nmembers = ["ann", "b*"]\nstored_per_user = 77\nruns_per_user = 3\n'
     await world.reload(f"{OWN}[services.my_service]\n{table}")
     for user in ("ann", "bob"):
-        assert context.settings.allowances.of(user).stored == 77
-        assert context.services["my_service"].runs_by_user.get(user) == 3
+        assert context.core.settings.allowances.of(user).stored == 77
+        assert context.core.services["my_service"].runs_by_user.get(user) == 3
     await world.reload(f"{OWN}[services.my_service]\n[services.s]\n[users.ann]\nruns_per_user = 1")
     for _ in range(3):
-        await Jobs(context.database).insert(new("ann"), "queued")
-    claimed = await Jobs(context.database).claim_fairly(
-        context.services["s"], [Candidate("node", 4)], 10, 20
+        await Jobs(context.core.database).insert(new("ann"), "queued")
+    claimed = await Jobs(context.core.database).claim_fairly(
+        context.core.services["s"], [Candidate("node", 4)], 10, 20
     )
     assert len(claimed) == 1
 
@@ -350,7 +353,7 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
     """Only operators see what is in it, and nothing of it is logged."""
     name = place.warm.new("gpu")
     limits = {"timeout": "90s", "limits": {"memory": "1GiB"}}
-    env, before = {"A": "1", "KEY": SECRET}, place.server.context.services.values()
+    env, before = {"A": "1", "KEY": SECRET}, place.server.context.core.services.values()
     with structlog.testing.capture_logs() as lines, caplog.at_level(logging.DEBUG):
         status, made = await ask(place, "PUT", f"/{name}", limits | {"env": env})
         assert status == 201, made
@@ -445,7 +448,9 @@ async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
         status, found = await ask(caller, "POST", "/my_service/pause?message=new%20disks")
         assert (status, found["paused"], found["paused_message"]) == (200, True, "new disks")
         job = await caller.upload()
-        await caller.server.context.database.write(rows.put, "newer", {"of_tomorrow": 1}, None, 10)
+        await caller.server.context.core.database.write(
+            rows.put, "newer", {"of_tomorrow": 1}, None, 10
+        )
         assert (await ask(caller, "POST", "/none/pause"))[0] == 404
         status, found = await ask(caller, "POST", "/my_service/pause?message=a%0Ab")
         assert (status, found["code"]) == (400, "invalid_message")

@@ -314,9 +314,9 @@ async def test_a_job_is_run_again_with_changes(ann: Uploads) -> None:
     assert await ann.bundle(job) == {"run.sh": b"echo 2\n"}
     # Of one whose files are gone meanwhile it is filled in without them.
     context = ann.place.server.context
-    stored = await Jobs(context.database).get(job)
+    stored = await Jobs(context.core.database).get(job)
     assert stored.bundle is not None
-    await context.database.write(lambda tx: tx.rows("DELETE FROM contents"))
+    await context.core.database.write(lambda tx: tx.rows("DELETE FROM contents"))
     page = await ann.see(f"/new?from={job}")
     assert (page.main.fields()["script"], page.main.all(name="keep")) == ("", [])
     page = await ann.send_form({"keep": "1"}, query=f"?from={job}")

@@ -71,7 +71,7 @@ async def test_the_end_of_a_job_is_posted_to_its_address_with_a_signature(place)
         assert log["ended_at"]
         # A job that is deleted takes its deliveries along.
         assert (await place.ask("DELETE", f"/api/v1/jobs/{job}"))[0] == 204
-        assert await place.server.context.webhooks.of_job(job) == []
+        assert await place.server.context.stages.webhooks.of_job(job) == []
 
 
 async def test_a_failed_delivery_is_tried_again_unless_the_receiver_is_gone(place, monkeypatch):

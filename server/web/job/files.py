@@ -261,7 +261,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         if refusal.code not in _SAID:
             raise
         refused = refusal.message
-    newest = await context.database.read_list(jobs.attempts, frame.record.id, _MOST_ATTEMPTS)
+    newest = await context.core.database.read_list(jobs.attempts, frame.record.id, _MOST_ATTEMPTS)
     chosen = {"attempt": query["attempt"]} if "attempt" in query else {}
     here = {"folder": folder_of(prefix), "name": name}
     return frame_page(

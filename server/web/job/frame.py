@@ -79,17 +79,17 @@ class JobFrame:
 async def job_frame(request: web.Request, site: Site) -> JobFrame:
     """The job that the path names, for whoever asks. Raises NotAllowed, NoSuchJob, Refusal."""
     context, principal = site.context, request[PRINCIPAL]
-    newest = await context.database.read(events.newest_seq)
+    newest = await context.core.database.read(events.newest_seq)
     job = await requested_job(request, context)
     if principal.role is Role.LINK:
         # Whoever has a link is anybody, and such an address may hold a secret of the portal.
         job = replace(job, callback_url=None)
-    queue = (await context.waiting([job])).get(job.id)
+    queue = (await context.stages.waiting([job])).get(job.id)
     batch = (await context.children_of([job])).get(job.id)
     document = context.document(job, queue, batch)
     actions = possible_actions(job, principal)
     if "retry" in actions and job.parent_id is not None:
-        parent = await context.database.read(jobs.get, job.parent_id)
+        parent = await context.core.database.read(jobs.get, job.parent_id)
         if parent.ended:  # it would not hear of a new run: the parent itself is retried
             actions -= {"retry"}
     return JobFrame(job, document, _tabs(document, principal), actions, newest)

@@ -99,7 +99,7 @@ async def log_of(
     try:
         async with opened_log(context, job, attempt, stream, states, _CHUNK) as (size, read):
             commands = stream == STREAMS[0]
-            yield Log(size, read, known.of(key, size), commands, context.reads.run)
+            yield Log(size, read, known.of(key, size), commands, context.pools.reads.run)
     except DAMAGED as problem:
         message = f"the log of attempt {attempt.number} of job {job.id} cannot be read: {problem}"
         raise Refusal(HTTPStatus.CONFLICT, "unreadable_result", message) from problem
@@ -138,7 +138,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     try:
         if attempt is None or not has_started(job, attempt):
             raise not_started(job)
-        turn = context.reads.searches.turn() if text else nullcontext()
+        turn = context.pools.reads.searches.turn() if text else nullcontext()
         async with turn, log_of(request, site, job, attempt, stream) as log:
             await log.count()
             shown |= await _read(log, text, lines)
@@ -253,7 +253,7 @@ async def _numbers(site: Site, job: Job, number: int | None) -> list[int]:
         return []
     found = [
         one.number
-        for one in await site.context.database.read_list(jobs.attempts, job.id, _ATTEMPTS)
+        for one in await site.context.core.database.read_list(jobs.attempts, job.id, _ATTEMPTS)
     ]
     return found if number in found else [*found, number]
 
@@ -284,7 +284,7 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
     offset = int_param(request, "offset", 0, 0, MAX_NUMBER)
     first = int_param(request, "first", 1, 1, MAX_NUMBER)
     with request.app[GATE].long_poll(request):
-        async with context.reads.log_openings.turn():
+        async with context.pools.reads.log_openings.turn():
             job = await requested_job(request, context)
             attempt = await find_attempt(context, job, wanted)
             if attempt is None or not has_started(job, attempt):
@@ -302,7 +302,7 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
         pieces = log_pieces(context, job, attempt, stream, offset)
         async with aclosing(pieces):
             async for piece in pieces:
-                if not context.still_accepted(request):
+                if not context.access.still_accepted(request):
                     break
                 if not piece.data:
                     await answer.write(event_stream.COMMENT)
@@ -313,10 +313,10 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
                     data = piece.data[at : at + _PIECE]
                     offset += len(data)
                     # Not on the event loop: pieces full of colours take 10 ms each.
-                    made = await context.reads.run(_event, lines, data, stream, here, offset)
+                    made = await context.pools.reads.run(_event, lines, data, stream, here, offset)
                     await answer.write(made)
-                    await context.clock.sleep(_PACE_S)
-        if not context.wakeups.closing:
+                    await context.core.clock.sleep(_PACE_S)
+        if not context.core.wakeups.closing:
             end = await _end(request, context, number)
             if end:
                 document = json.dumps({"text": end})

@@ -89,14 +89,18 @@ async def overview(
 ) -> web.Response:
     """The page; also with what came of a form that stands on it."""
     context, job = site.context, frame.record
-    moves = history(await context.database.read(events.moves, job.id, _MOVES), context.clock.now())
-    newest = await context.database.read_list(jobs.attempts, job.id, _ATTEMPTS + 1)
+    moves = history(
+        await context.core.database.read(events.moves, job.id, _MOVES), context.core.clock.now()
+    )
+    newest = await context.core.database.read_list(jobs.attempts, job.id, _ATTEMPTS + 1)
     latest = newest[-1] if newest else None
     own = latest is not None and latest.number == job.attempt
     logs = (latest.stdout_bytes, latest.stderr_bytes) if latest and own else (None, None)
-    happened = await context.database.read(events.latest, job.id, _EVENTS)
+    happened = await context.core.database.read(events.latest, job.id, _EVENTS)
     announced = job.callback_url is not None
-    webhooks = [delivery_doc(one) for one in await context.webhooks.of_job(job.id)] * announced
+    webhooks = [
+        delivery_doc(one) for one in await context.stages.webhooks.of_job(job.id)
+    ] * announced
     return frame_page(
         request,
         site,
@@ -115,7 +119,7 @@ async def overview(
             "for_people": _FOR_PEOPLE,
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
             "scripts": scripts(request, site, job),
-            "scripts_need_token": context.known.needed,
+            "scripts_need_token": context.access.known.needed,
             "log": await last_lines(context, job, latest if own else None),
             "files": await first_files(context, job, latest if own else None),
             "folder_of": folder_of,
@@ -208,7 +212,7 @@ async def children(request: web.Request, site: Site) -> web.StreamResponse:
         message = f"job {frame.job.id} has no children"
         raise Refusal(404, "no_batch", message)
     among = CHOICES[chosen] if chosen else tuple(JobState)
-    found = await site.context.database.read_list(
+    found = await site.context.core.database.read_list(
         batches.children_of, frame.job.id, _AT_ONCE + 1, after, among
     )
     shown = found[:_AT_ONCE]
@@ -238,7 +242,7 @@ async def cancel(request: web.Request, site: Site) -> web.StreamResponse:
     """Cancel."""
     here = _here(request, site)
     try:
-        await site.context.cancel(request[PRINCIPAL], job_id(request), _CANCEL_S)
+        await site.context.stages.cancel(request[PRINCIPAL], job_id(request), _CANCEL_S)
     except AlreadyEnded:
         return site.go_to(here, done="ended")
     return site.go_to(here, done="cancel")
@@ -247,14 +251,14 @@ async def cancel(request: web.Request, site: Site) -> web.StreamResponse:
 async def retry(request: web.Request, site: Site) -> web.StreamResponse:
     """A new run of a job that failed or was cancelled."""
     here = _here(request, site)
-    await site.context.retry(request[PRINCIPAL], job_id(request))
+    await site.context.stages.retry(request[PRINCIPAL], job_id(request))
     return site.go_to(here, done="retry")
 
 
 async def delete(request: web.Request, site: Site) -> web.StreamResponse:
     """Delete the job with all that it left; cancel it if it was queued again meanwhile."""
     here = _here(request, site)
-    job = await site.context.delete(request[PRINCIPAL], job_id(request), _CANCEL_S)
+    job = await site.context.stages.delete(request[PRINCIPAL], job_id(request), _CANCEL_S)
     return site.go_to("/jobs", done="deleted") if job is None else site.go_to(here, done="cancel")
 
 
@@ -283,7 +287,7 @@ async def change_tags(request: web.Request, site: Site) -> web.StreamResponse:
     )
     for action, tags in changes:
         if tags:
-            (done,) = await site.context.bulk(principal, action, [frame.job.id], tags)
+            (done,) = await site.context.stages.bulk(principal, action, [frame.job.id], tags)
             if not done.ok:
                 raise Refusal(HTTPStatus.CONFLICT, done.code, done.message)
     return site.go_to(here, done="tags")

@@ -235,7 +235,7 @@ def scripts(request: web.Request, site: Site, job: Job) -> dict[str, Texts]:
 
     No token stands in them: they take it from the variable FERRYMAN_TOKEN.
     """
-    needed = site.context.known.needed
+    needed = site.context.access.known.needed
     job_id, partial = job.id, job.ended and job.state is not JobState.COMPLETED
     here = JOB.replace("{id}", str(job_id))
     result = f"/download_partial/{job_id}" if partial else f"{here}/result"

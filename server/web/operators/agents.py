@@ -60,7 +60,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     """All agents, in cards."""
     context, every = site.context, flag_param(request, "all")
     found = await agents.listed(context, every=every)
-    held = await context.database.read_list(
+    held = await context.core.database.read_list(
         queue.oldest_held, [one.name for one in found], _JOBS_SHOWN
     )
     views = [_view(one, held[one.name]) for one in found]
@@ -88,9 +88,9 @@ async def _page(
     request: web.Request, site: Site, status: int = HTTPStatus.OK, **more: Any
 ) -> web.StreamResponse:
     context = site.context
-    record = await context.agents.find(request.match_info["name"])
+    record = await context.stages.agents.find(request.match_info["name"])
     found = await agents.document(context, record)
-    held = await context.database.read_list(queue.oldest_held, [record.name], _ROWS_SHOWN)
+    held = await context.core.database.read_list(queue.oldest_held, [record.name], _ROWS_SHOWN)
     return site.page(
         request,
         "operators/agent.html",

@@ -106,7 +106,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     if period is None:
         known = " or ".join(_PERIODS)
         raise BadField("period", "invalid_period", f"period should be {known}, not {text[:32]!r}")
-    found = await site.context.statistics.read(period, service)
+    found = await site.context.stages.statistics.read(period, service)
     times = [one.at // SECOND for one in found.points]
     return site.page(
         request,

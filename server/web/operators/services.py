@@ -33,7 +33,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     context, every = site.context, flag_param(request, "all")
     views = [
         _view(await service_document(request[PRINCIPAL], context, one))
-        for one in context.services.values()
+        for one in context.core.services.values()
         if every or not one.retired
     ]
     views += [_view(one) for one in await gone_documents(request[PRINCIPAL], context)]
@@ -57,7 +57,7 @@ async def _page(
     request: web.Request, site: Site, status: int = HTTPStatus.OK, **more: Any
 ) -> web.StreamResponse:
     context, principal = site.context, request[PRINCIPAL]
-    service = context.services.find(request.match_info["name"])
+    service = context.stages.services.find(request.match_info["name"])
     doc = await service_document(principal, context, service)
     return site.page(
         request,
@@ -74,7 +74,7 @@ async def _page(
 
 def _decide(action: str) -> Handler:
     async def handler(request: web.Request, site: Site) -> web.StreamResponse:
-        services, by = site.context.services, request[PRINCIPAL].name
+        services, by = site.context.stages.services, request[PRINCIPAL].name
         name = services.find(request.match_info["name"]).name
         try:
             if action == "pause":

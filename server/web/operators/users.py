@@ -31,7 +31,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         raise BadField("from", "invalid_from", "from should be the beginning of a user's name")
     held = Counter[str]()
     running = Counter[str]()
-    counted = await changes.totals_of(context.database)
+    counted = await changes.totals_of(context.core.database)
     for (_, user, _, state), jobs in dict(counted.slots).items():
         held[user] += jobs
         running[user] += jobs if state is JobState.RUNNING else 0
@@ -39,11 +39,11 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     for (_, user), jobs in dict(counted.queued).items():
         queued[user] += jobs
     busy = [] if first else _busy(held, queued)
-    found = await context.database.read_list(users.named, first, _ROWS + 1)
+    found = await context.core.database.read_list(users.named, first, _ROWS + 1)
     shown = found[:_ROWS]
-    now = context.clock.now()
-    stored = await context.database.read_list(users.stored, *{*busy, *shown})
-    uploaded = await context.database.read_list(users.uploaded, now, *{*busy, *shown})
+    now = context.core.clock.now()
+    stored = await context.core.database.read_list(users.stored, *{*busy, *shown})
+    uploaded = await context.core.database.read_list(users.uploaded, now, *{*busy, *shown})
 
     def view(name: str) -> dict[str, Any]:
         return {
@@ -51,7 +51,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
             "stored": stored[name],
             "uploaded": uploaded[name],
             "waiting": f"{queued[name]:,}",
-            "allowed": context.settings.allowances.of(name),
+            "allowed": context.core.settings.allowances.of(name),
         }
 
     return site.page(
@@ -89,8 +89,8 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         title=f"User {user}",
         refresh_s=_AGAIN_S,
         usage=usage,
-        known=context.settings.allowances.has(user)
-        or await context.database.read_list(users.named, user, 1) == [user],
+        known=context.core.settings.allowances.has(user)
+        or await context.core.database.read_list(users.named, user, 1) == [user],
     )
 
 
