@@ -107,8 +107,30 @@ def may_fan_out(job: Job) -> bool:
     return job.parent_id is None and not job.gather
 
 
-def deferred(job: Job, ended: Move, children: int) -> Move:
-    """The job has ended well and left children: it waits for them, in place of ``ended``."""
+def left_children(
+    job: Job, service: Service, now: Micros, ended: Move, children: int, problem: str
+) -> Move:
+    """What follows in place of ``ended`` for a job that has ended well and left children.
+
+    Args:
+        problem: why they cannot be run; empty: they can.
+    """
+    if not may_fan_out(job):
+        if job.gather:
+            return ended  # The folders in children/ are what its children left.
+        note = "the folders in children/ are not run: a child of a batch leaves no further ones"
+        warnings = [*ended.facts.get("warnings", ()), note]
+        return dataclasses.replace(ended, facts={**ended.facts, "warnings": warnings})
+    if job.cancel_requested_at is not None:
+        message = "cancelled; the children that it left are not run"
+        return _ends_otherwise(job, service, now, ended, JobState.CANCELLED, message)
+    if problem:
+        message, why = f"the children that it left cannot be run: {problem}", Reason.INVALID_BUNDLE
+        return _ends_otherwise(job, service, now, ended, JobState.FAILED, message, why)
+    return _deferred(job, ended, children)
+
+
+def _deferred(job: Job, ended: Move, children: int) -> Move:
     through = list(ended.through)
     if (through[-1].to if through else job.state) is not JobState.RUNNING:
         through.append(Step(JobState.RUNNING, ended.at, "run.sh started"))
@@ -123,12 +145,9 @@ def deferred(job: Job, ended: Move, children: int) -> Move:
     )
 
 
-def ends_otherwise(
+def _ends_otherwise(
     job: Job, service: Service, now: Micros, ended: Move, to: JobState, message: str, *why: Reason
 ) -> Move:
-    """The job has ended well, and there is something about the children that it left: another end
-    in place of ``ended``.
-    """
     seen = ending.behind(job, ended.through)
     move = ending.end(seen, service, now, to, message, *why)
     changes = _without_end(ended)

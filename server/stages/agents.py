@@ -15,9 +15,11 @@ import structlog
 from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import Conflict, NotFound
-from server.stages.stage import Core, Stage
+from server.domain.jobs import Job, Move
+from server.stages.stage import MOVED_AT_ONCE, Core, Stage
 from server.store import agents, changes, jobs
 from shared.clock import SECOND, Micros
+from shared.sql import Tx
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
 
@@ -185,7 +187,17 @@ class Agents(Stage):
 
     async def _end_attempts(self, name: str) -> int:
         message = f"agent {name} was declared lost, whether its processes are dead is not known"
-        return await self._move_all(
-            self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-            for job in await self.core.database.read(jobs.in_states, states.HOLDS_SLOT, name)
-        )
+
+        def find(tx: Tx) -> list[Job]:
+            record = agents.current(tx, name)
+            if record is None or record.state is not AgentState.LOST:
+                return []  # an operator has resumed it, or it is back
+            return jobs.in_states(tx, states.HOLDS_SLOT, name, MOVED_AT_ONCE)
+
+        def rule(job: Job) -> Move:
+            return self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
+
+        moved = 0
+        while some := await self._move_some(find, rule):
+            moved += some
+        return moved

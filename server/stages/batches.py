@@ -19,6 +19,7 @@ import structlog
 from server.domain import batch as rules
 from server.domain import ending
 from server.domain.batch import Batch
+from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job
 from server.stages import deferral
 from server.stages.array_lines import array_lines
@@ -43,6 +44,8 @@ class Batches(Stage):
         for parent, batch in due:
             try:
                 await self._advance(parent, batch)
+            except NoSuchJob:  # it was cancelled and deleted meanwhile
+                continue
             except (OSError, BundleError):
                 log.exception("batch.failed", job_id=parent.id)
         if len(due) == _PARENTS_AT_ONCE:
@@ -51,13 +54,11 @@ class Batches(Stage):
 
     async def _advance(self, parent: Job, batch: Batch) -> None:
         if parent.state is JobState.QUEUED:
-            begun = await self.core.database.write(
-                batches.begin, rules.begun(parent, batch, self.core.clock.now())
-            )
-            counted = await self.core.database.read(batches.get, parent.id)
-            if begun is None or counted is None:
+            now = self.core.clock.now()
+            begun = await self.core.database.write(batches.begin, parent.id, now)
+            if begun is None:
                 return
-            parent, batch = begun, counted
+            parent, batch = begun
         if parent.cancel_requested_at is None:
             while batch.rest_after is not None:
                 now = self.core.clock.now()
@@ -77,7 +78,8 @@ class Batches(Stage):
             await self._cancel_children(parent.id, self.core.clock.now(), message)
             return
         if batch.ended == batch.made:
-            await self._end(parent, batch)
+            service, now = self._service(parent.service), self.core.clock.now()
+            await self.core.database.write(batches.end, parent.id, service, now)
 
     async def _make(self, parent: Job, batch: Batch) -> None:
         names = await self._read(batch.bundle, deferral.child_names) if batch.bundle else ()
@@ -110,17 +112,6 @@ class Batches(Stage):
         async with self.core.contents.local_copy(FileKind.BUNDLE, bundle) as path:
             return await to_end(partial(work, path))
 
-    async def _end(self, parent: Job, batch: Batch) -> None:
-        failed = (
-            await self.core.database.read(batches.failed_children, parent.id)
-            if batch.failed
-            else []
-        )
-        service, now = self._service(parent.service), self.core.clock.now()
-        move = rules.over(parent, batch, service, now, failed)
-        if move is not None:
-            await self.core.database.write(batches.end, move, batch)
-
 
 def _some_lines(name: str, first: int, last: int, bundle: Path) -> tuple[str, ...]:
     return tuple(itertools.islice(array_lines(bundle, name), first, last))
@@ -136,9 +127,10 @@ class Dependencies(Stage):
     async def run_once(self) -> int:
         """Some hundreds at a time; how many were moved."""
         now = self.core.clock.now()
-        broken = await self.core.database.read(dependencies.broken)
-        if broken:
-            self.core.wakeups.dependencies.set()  # what depends on them is to follow
-        return await self._move_all(
-            ending.dependency_failed(one, self._service(one.job.service), now) for one in broken
+        ended = await self._move_some(
+            dependencies.broken,
+            lambda one: ending.dependency_failed(one, self._service(one.job.service), now),
         )
+        if ended:
+            self.core.wakeups.dependencies.set()  # what depends on them is to follow
+        return ended

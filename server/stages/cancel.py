@@ -20,7 +20,7 @@ import structlog
 from server.domain import ending, outcome
 from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.errors import AlreadyEnded, NoSuchJob
-from server.domain.jobs import Job
+from server.domain.jobs import Job, Move
 from server.stages.get import UNKNOWN_AFTER, Get
 from server.stages.read import read_job
 from server.stages.stage import AgentTasks, Core, Stage
@@ -89,8 +89,9 @@ class Cancel(Stage):
             with self.core.wakeups.of(job_id) as changed:
                 while True:
                     changed.clear()  # before it is read: no move is missed
-                    if (job := await self.core.database.read(jobs.get, job_id)).ended:
-                        break
+                    job = await self.core.database.read(jobs.get, job_id)
+                    if job.ended or job.cancel_requested_at is None:
+                        break  # in another way, or it was retried by hand since
                     if not await self._try(job):
                         await wait_for(changed, _CHECK_AGAIN_S, self.core.clock)
         except AgentError as problem:
@@ -138,5 +139,13 @@ class Cancel(Stage):
         return False
 
     async def _cancelled(self, job: Job, message: str) -> bool:
-        move = self._decide(ending.end, job, JobState.CANCELLED, message)
-        return await self.core.database.write(jobs.move, move) is not None
+        """End it, unless another attempt or its children are under way by now. Raises NoSuchJob."""
+
+        def rule(now: Job) -> Move | None:
+            has_children = now.deferred and now.state is JobState.RUNNING
+            is_asked_for = now.cancel_requested_at is not None and not now.ended
+            if now.key != job.key or has_children or not is_asked_for:
+                return None
+            return self._decide(ending.end, now, JobState.CANCELLED, message)
+
+        return await self.core.database.write(jobs.change, job.id, rule) is not None

@@ -12,9 +12,8 @@ from typing import Final
 
 import structlog
 
-from server.domain import ending
 from server.domain.errors import FerrymanError
-from server.domain.jobs import FileKind, Job
+from server.domain.jobs import FileKind
 from server.stages.by_hand import Delete
 from server.stages.stage import Core, Stage
 from server.storage.scratch import Scratch
@@ -65,24 +64,22 @@ class Clean(Stage):
         jobs and files were removed.
         """
         now = self.core.clock.now()
-        expired = await self.core.database.read(retention.expired, now, _AT_ONCE)
-        cleaned = await self._clean(expired, now) if expired else 0
+        cleaned = await self._clean(now)
         deleted = await self._delete()
         forgotten = await self._forget(now)
         more = await self.core.database.write(_tidy, now)
         orphans = await self._remove_orphans()
         left = await self.core.database.maintain()
-        if left or more or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
+        if left or more or self._unlisted or max(cleaned, deleted, forgotten) >= _AT_ONCE:
             self.core.wakeups.cleaner.set()
         return cleaned + deleted + forgotten + orphans
 
-    async def _clean(self, expired: list[Job], now: int) -> int:
-        moves = [ending.expired(job, now) for job in expired]
-        cleaned, files = await self.core.database.write(retention.clean, moves)
+    async def _clean(self, now: int) -> int:
+        ids, files = await self.core.database.write(retention.clean_expired, now, _AT_ONCE)
         await self.core.storage.delete(files)
-        if cleaned:
-            log.info("jobs.cleaned", jobs=cleaned, job_ids=[job.id for job in expired])
-        return cleaned
+        if ids:
+            log.info("jobs.cleaned", jobs=len(ids), job_ids=ids)
+        return len(ids)
 
     async def _delete(self) -> int:
         """Jobs that could not be deleted when it was asked for, because they had not ended."""

@@ -1,27 +1,26 @@
-"""Running → Running: a job that ended well and left children waits for them."""
+"""The children in a result: a job that ended well and left some waits for them."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from server.domain import batch
-from server.domain.jobs import Bundle, FileKind, Job, Move, Result
+from server.domain.jobs import Bundle, FileKind, Job, Result
 from server.stages.stage import Stage
 from server.storage.contents import Contents
+from server.storage.folder import PendingFiles
 from server.storage.scratch import ScratchFile
-from server.store import batches
 from shared.files.bundles.expand import expand_folder
 from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import MAX_FILES, BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.names import BundleError, shown
 from shared.files.opened import to_end
-from shared.wire import JobState, Reason
 
 FOLDER: Final = "children/"
 """Of a result: what is below it are the children's folders."""
@@ -102,49 +101,34 @@ def child_names(bundle: Path) -> tuple[str, ...]:
     return tuple(sorted(folders))
 
 
-class Deferral(Stage):
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Children that an attempt has left.
+
+    Attributes:
+        bundle: of all, as it is stored; None: they cannot be run, or will not.
+        problem: why they cannot be run; empty: they can, or nobody looked.
+    """
+
+    count: int = 0
+    bundle: Bundle | None = None
+    problem: str = ""
+
+
+class LeftChildren(Stage):
     """Takes the children out of a result that was just stored."""
 
-    async def __call__(self, job: Job, ended: Move, result: Result) -> Move | bool:
-        """Defer the job. Raises OSError.
-
-        Args:
-            ended: the move to Completed that would be made else.
-
-        Returns:
-            Whether it was made. A move: to be made instead, because the children are not run.
-        """
-        if not batch.may_fan_out(job):
-            if job.gather:
-                return ended  # The folders in children/ are what its children left.
-            note = "the folders in children/ are not run: a child of a batch leaves no further ones"
-            warnings = [*ended.facts.get("warnings", ()), note]
-            return dataclasses.replace(ended, facts={**ended.facts, "warnings": warnings})
-        if job.cancel_requested_at is not None:
-            message = "cancelled; the children that it left are not run"
-            return self._decide(batch.ends_otherwise, job, ended, JobState.CANCELLED, message)
+    async def of(self, job: Job, result: Result, pending: PendingFiles) -> Left:
+        """Store their bundle, unless it is known that they will not be run. Raises OSError."""
+        if not batch.may_fan_out(job) or job.cancel_requested_at is not None:
+            return Left()
+        contents, most = self.core.contents, self._service(job.service).max_children
         async with self.core.scratch.file() as content:
-            most = self._service(job.service).max_children
             try:
-                bundle, count = await children_of(
-                    self.core.contents, result, content, most=most, max_bytes=job.limits.disk
+                own, count = await children_of(
+                    contents, result, content, most=most, max_bytes=job.limits.disk
                 )
             except BundleError as problem:
-                message = f"the children that it left cannot be run: {problem}"
-                why = JobState.FAILED, message, Reason.INVALID_BUNDLE
-                return self._decide(batch.ends_otherwise, job, ended, *why)
-            return await self._defer(job, ended, bundle, count, content)
-
-    async def _defer(
-        self, job: Job, ended: Move, own: BundleSummary, count: int, content: ScratchFile
-    ) -> bool:
-        async with self.core.storage.pending(FileKind.BUNDLE) as pending:
-            file, few = await self.core.contents.keep(pending, content, own.size)
-            move = batch.deferred(job, ended, count)
-            bundle = Bundle(file, own.size, own.digest, own.own_modes, few)
-            kept = await self.core.database.write(batches.defer, move, count, bundle)
-            if kept is None:
-                return False
-            if kept.file == file:
-                pending.commit()
-        return True
+                return Left(problem=str(problem))
+            file, few = await contents.keep(pending, content, own.size)
+        return Left(count, Bundle(file, own.size, own.digest, own.own_modes, few))

@@ -180,8 +180,9 @@ class Deliver(Stage):
         else:
             to, message = JobState.SUBMITTED, f"agent {agent.name} has it"
             changes = {"payload_id": payload.id, "submitted_at": now}
-            move = ending.move(job, to, now, message, changes=changes)
-            await self.core.database.write(jobs.move, move)
+            await self._change(
+                job, lambda sent: ending.move(sent, to, now, message, changes=changes)
+            )
 
     async def _refused(self, job: Job, no: RefusedByAgent) -> None:
         if no.code == "submit_in_progress":
@@ -225,13 +226,7 @@ class Deliver(Stage):
     async def _move(self, job: Job, decide: Callable[..., Move], *args: Any, **how: Any) -> None:
         """Decide by what the job is now: a cancel may have been asked for since it was claimed."""
 
-        def rule(now: Job) -> Move | None:
-            sending = now.key == job.key and now.state is JobState.PROCESSING
-            return self._decide(decide, now, *args, **how) if sending else None
-
-        moved = None
-        with suppress(NoSuchJob):  # it was cancelled and deleted meanwhile
-            moved = await self.core.database.write(jobs.change, job.id, rule)
+        moved = await self._change(job, lambda now: self._decide(decide, now, *args, **how))
         if moved is not None:
             log.info(
                 "job.not_sent",
@@ -241,3 +236,14 @@ class Deliver(Stage):
                 state=moved.state,
                 message=moved.message,
             )
+
+    async def _change(self, job: Job, rule: Callable[[Job], Move]) -> Job | None:
+        """Move the job, if it is still being sent."""
+
+        def if_sending(now: Job) -> Move | None:
+            sending = now.key == job.key and now.state is JobState.PROCESSING
+            return rule(now) if sending else None
+
+        with suppress(NoSuchJob):  # it was cancelled and deleted meanwhile
+            return await self.core.database.write(jobs.change, job.id, if_sending)
+        return None

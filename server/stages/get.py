@@ -19,16 +19,16 @@ from typing import Final, Literal
 import structlog
 
 from server.agents.agent import Agent
-from server.domain import ending, outcome, states
+from server.domain import batch, ending, outcome, states
 from server.domain.agents import AgentError, NoSuchPayload
 from server.domain.errors import NoSuchAttempt, NoSuchJob
-from server.domain.jobs import ROW_BYTES, Attempt, FileKind, Job, Move, Result
-from server.stages.deferral import Deferral
+from server.domain.jobs import ROW_BYTES, Attempt, Bundle, FileKind, Job, Move, Result
+from server.stages.deferral import Left, LeftChildren
 from server.stages.inbox import Inbox, Report, Which
 from server.stages.progress import Progress
 from server.stages.results import LOOK_AGAIN_S, UNCHECKED, NoRoom, Results
 from server.stages.stage import AgentTasks, Core, Stage
-from server.store import jobs
+from server.store import batches, jobs
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.units.durations import say_duration
@@ -52,12 +52,14 @@ class Settled:
         job: that is where its payload is, or whose result is to be fetched; None: no job was
             changed.
         expected: the job waits for it; else its attempt is past, and only lacks the result.
+        children: the stored bundle of the children that it has left.
     """
 
     then: Literal["", "kill", "fetch", "acknowledge"]
     payload: PayloadDoc
     job: Job | None = None
     expected: bool = True
+    children: Bundle | None = None
 
 
 def _job(tx: Tx, key: AttemptKey) -> Job | None:
@@ -77,7 +79,7 @@ class Get(Stage):
 
     def __init__(self, core: Core, report_delay_s: float) -> None:
         super().__init__(core)
-        self._deferral = Deferral(core)
+        self._left_children = LeftChildren(core)
         self.inbox = Inbox(report_delay_s, core.clock, core.wakeups.sender.set)
         self.results = Results(core)
         self.progress = Progress(core)
@@ -159,13 +161,19 @@ class Get(Stage):
         return self.core.database.write(self._follow, report, report.payload, result)
 
     def _follow(
-        self, tx: Tx, report: Report, payload: PayloadDoc, result: Result | None
+        self,
+        tx: Tx,
+        report: Report,
+        payload: PayloadDoc,
+        result: Result | None,
+        left: Left | None = None,
     ) -> Settled:
         """Move the job to where its payload is, as it is now, with its result if it has ended.
 
         Args:
             payload: the report's, or what of it is believed.
             result: as it is stored; None: it is not, or there is none.
+            left: the children in it; None: nobody looked for them.
         """
         agent, key = report.agent, report.key
         job, attempt, believed = _job(tx, key), None, False
@@ -201,12 +209,21 @@ class Get(Stage):
         move = self._advance(job, report, payload)
         if move is None:
             return Settled("acknowledge" if ended else "", payload, job)
-        if ended:
-            if outcome.left_children(payload) or (payload.result is not None and result is None):
-                return Settled("fetch", payload, job)
-            if result is not None:
-                move = dataclasses.replace(move, facts={**move.facts, "result": result})
-        return Settled("acknowledge" if ended else "", payload, jobs.move(tx, move))
+        if not ended:
+            return Settled("", payload, jobs.move(tx, move))
+        not_stored = payload.result is not None and result is None
+        if not_stored or (outcome.left_children(payload) and left is None):
+            return Settled("fetch", payload, job)
+        if result is not None:
+            move = dataclasses.replace(move, facts={**move.facts, "result": result})
+        if left is not None:
+            move = self._decide(batch.left_children, job, move, left.count, left.problem)
+            if move.changes.get("deferred"):
+                if left.bundle is None:  # it was to be cancelled when they were looked for
+                    return Settled("fetch", payload, job)
+                parent, shared = batches.defer(tx, move, left.count, left.bundle)
+                return Settled("acknowledge", payload, parent, children=shared)
+        return Settled("acknowledge", payload, jobs.move(tx, move))
 
     def _follow_unexpected(
         self,
@@ -298,30 +315,24 @@ class Get(Stage):
         if settled.expected:
             report.fetching = True
             self.core.wakeups.send()
-        async with self.core.storage.pending(FileKind.RESULT) as pending:
-            result = None
+        async with (
+            self.core.storage.pending(FileKind.RESULT) as pending,
+            self.core.storage.pending(FileKind.BUNDLE) as bundles,
+        ):
+            result = left = None
             if payload.result is not None:
                 result = await self.results.fetch(
                     *(report.agent, payload.id, payload.result, report.result, pending)
                 )
             if settled.expected and result is not None and outcome.left_children(payload):
-                settled = await self._end_with_children(report, job, settled, payload, result)
-            else:
-                settled = await self.core.database.write(self._follow, report, payload, result)
+                left = await self._left_children.of(job, result, bundles)
+            settled = await self.core.database.write(self._follow, report, payload, result, left)
             if settled.then == "acknowledge" and settled.job is not None:
                 pending.commit()
+            stored, shared = left and left.bundle, settled.children
+            if stored and shared and stored.file == shared.file:
+                bundles.commit()
         return settled
-
-    async def _end_with_children(
-        self, report: Report, job: Job, settled: Settled, payload: PayloadDoc, result: Result
-    ) -> Settled:
-        move = self._advance(job, report, payload)
-        assert move is not None, "it has not ended"
-        move = dataclasses.replace(move, facts={**move.facts, "result": result})
-        ended = await self._deferral(job, move, result)
-        if not isinstance(ended, bool):
-            ended = await self.core.database.write(jobs.move, ended) is not None
-        return dataclasses.replace(settled, then="acknowledge") if ended else settled
 
     async def _failed(self, report: Report, problem: Exception) -> None:
         """Whatever fails, the report is kept and looked at again: an end is reported once, and its

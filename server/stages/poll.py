@@ -8,18 +8,21 @@ be reached become Unknown, and after a longer time count as lost.
 from __future__ import annotations
 
 import functools
-from collections.abc import Set
+from collections.abc import Callable, Set
+from contextlib import suppress
 from typing import Final
 
 from server.agents.orchestrator import OrchestratorClient
 from server.domain import outcome, states
 from server.domain.agents import AgentError, NoSuchPayload
-from server.domain.jobs import Job
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Job, Move
 from server.stages.get import Get
-from server.stages.stage import AgentTasks, Core, Stage
+from server.stages.stage import MOVED_AT_ONCE, AgentTasks, Core, Stage
 from server.store import changes, jobs
 from shared.clock import SECOND
 from shared.ids import AttemptKey
+from shared.sql import Tx
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadState, Reason
 
@@ -57,15 +60,25 @@ class Poll(Stage):
         return moved
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
-        """Only jobs that are to be moved are read: this happens at every sweep."""
+        """Only jobs that are to be moved are looked for: this happens at every sweep."""
         gone, for_s = self.core.fleet.named(name) is None, f" for {say_duration(unreachable_s)}"
         lost, judged = self._judge(unreachable_s, gone=gone)
         what = "has not been in the server's settings" if gone else "has not been reached"
         what = "is not in the server's settings" if gone and not lost else what + for_s
-        found = await self.core.database.read(jobs.in_states, judged, name) if judged else []
-        return await self._move_all(
-            self._decide(outcome.unreached, job, f"agent {name} {what}", lost=lost) for job in found
-        )
+        rule, moved = self._unreached(f"agent {name} {what}", lost=lost), 0
+
+        def find(tx: Tx) -> list[Job]:
+            agent = self.core.fleet.named(name)
+            if agent is not None and agent.reachable:
+                return []  # it is back
+            return jobs.in_states(tx, judged, name, MOVED_AT_ONCE)
+
+        while judged and (some := await self._move_some(find, rule)):
+            moved += some
+        return moved
+
+    def _unreached(self, what: str, *, lost: bool) -> Callable[[Job], Move]:
+        return lambda job: self._decide(outcome.unreached, job, what, lost=lost)
 
     def _judge(self, unreachable_s: float, *, gone: bool = False) -> tuple[bool, Set[JobState]]:
         """Whether attempts at an agent are lost that could not be reached for so long, and in which
@@ -96,8 +109,14 @@ class Poll(Stage):
             lost, judged = self._judge(unreachable_s)
             what = f"agent {agent.name} has had no good answer ({problem})"
             what = f"{what} for {say_duration(unreachable_s)}"
-            if job.state in judged:
-                await self._move_all([self._decide(outcome.unreached, job, what, lost=lost)])
+            unreached = self._unreached(what, lost=lost)
+
+            def rule(now: Job) -> Move | None:
+                return unreached(now) if now.key == job.key and now.state in judged else None
+
+            if judged:
+                with suppress(NoSuchJob):
+                    await self.core.database.write(jobs.change, job.id, rule)
         else:
             self._failing_since.pop(job.key, None)
             if payload is not None and job.bundle is not None:

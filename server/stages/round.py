@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
 from server.domain import ending, outcome
+from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get, Settled
@@ -144,11 +146,9 @@ class Round(Stage):
                 continue
             waited = say_duration(self.core.settings.server.agent_lost_after)
             message = f"the server has had no service {name} in its settings for {waited}"
-            now = self.core.clock.now()
-            given_up += await self._move_all(
-                ending.end(job, Service(name), now, JobState.FAILED, message, Reason.NOT_OFFERED)
-                for job in await self.core.database.read(queue.of_service, name, _MAX_GIVEN_UP)
-            )
+            find = partial(queue.of_service, service=name, limit=_MAX_GIVEN_UP)
+            rule = partial(self._fail, message=message, reason=Reason.NOT_OFFERED)
+            given_up += await self._move_some(find, rule)
         return given_up
 
     async def _give_up_overdue(self, service: Service) -> int:
@@ -157,19 +157,23 @@ class Round(Stage):
         now = self.core.clock.now()
         most_s = service.queue_timeout_s
         before = now - round(most_s * SECOND) if most_s else None
-        moves = []
-        for job in await self.core.database.read(
-            queue.overdue, service.name, before, now, _MAX_GIVEN_UP
-        ):
+
+        def overdue(job: Job) -> Move:
             waits_s = ending.queue_timeout_s(job, service)
             allowed = "the service allows" if waits_s == most_s else "its upload allows"
             message = (
                 f"waited {say_duration(waits_s)} in the queue without a start, "
                 f"which is the most {allowed}"
             )
-            reason = Reason.QUEUE_TIMEOUT
-            moves.append(ending.end(job, service, now, JobState.FAILED, message, reason))
-        return await self._move_all(moves)
+            return self._fail(job, message, Reason.QUEUE_TIMEOUT)
+
+        find = partial(
+            queue.overdue, service=service.name, queued_before=before, now=now, limit=_MAX_GIVEN_UP
+        )
+        return await self._move_some(find, overdue)
+
+    def _fail(self, job: Job, message: str, reason: Reason) -> Move:
+        return self._decide(ending.end, job, JobState.FAILED, message, reason)
 
 
 def _ends(answer: Settled | BaseException) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator, Mapping
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import structlog
@@ -23,10 +23,12 @@ from server.storage.folder import Storage
 from server.storage.scratch import Scratch
 from server.store import batches, bundles, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
+from shared.sql import Tx
 from shared.sqlite.database import Database
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-_MOVED_AT_ONCE: Final = 100
+MOVED_AT_ONCE: Final = 100
+Found = TypeVar("Found")
 Key = TypeVar("Key", bound=Hashable)
 Args = ParamSpec("Args")
 Decision = TypeVar("Decision", Move, Move | None)
@@ -83,16 +85,15 @@ class Stage:
         """What a rule of :mod:`server.domain` says of the job now."""
         return rule(job, self._service(job.service), self.core.clock.now(), *args, **more)
 
-    async def _move_all(self, moves: Iterable[Move | None]) -> int:
-        """Make many moves, some in each transaction, so that uploads and ends get in between; how
-        many were made.
+    async def _move_some(
+        self, find: Callable[[Tx], Collection[Found]], rule: Callable[[Found], Move]
+    ) -> int:
+        """Make the moves that a rule decides on for what a query finds, which is to find some only:
+        uploads and ends get in between. How many were made.
         """
-        wanted = [move for move in moves if move is not None]
-        moved = 0
-        for start in range(0, len(wanted), _MOVED_AT_ONCE):
-            some = wanted[start : start + _MOVED_AT_ONCE]
-            moved += await self.core.database.write(jobs.move_all, some)
-        return moved
+        if not await self.core.database.read(find):  # the writer is everybody's
+            return 0
+        return await self.core.database.write(jobs.change_all, find, rule)
 
     async def _request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         """Store that the job is to be cancelled, unless it has ended, and so are all its children:

@@ -45,7 +45,7 @@ def register(tx: Tx, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]
     """
     _rename_by_address(tx, agents)
     for agent in agents:
-        there = _current(tx, agent.name)
+        there = current(tx, agent.name)
         if there is None:
             _add(tx, id_by_name(agent.name), agent, at)
         elif there.state is AgentState.RETIRED and there.message == REMOVED:
@@ -66,7 +66,7 @@ def contacted(tx: Tx, contact: Contact, settings: Collection[str], at: Micros) -
     Returns:
         Its record.
     """
-    there, state, message = _current(tx, contact.name), AgentState.ACTIVE, ""
+    there, state, message = current(tx, contact.name), AgentState.ACTIVE, ""
     known = _with_id(tx, contact.own_id) if contact.own_id else None
     own_id = contact.own_id
     if known is not None and known.name != contact.name and known.name in settings:
@@ -162,7 +162,7 @@ def _rename(tx: Tx, agent_id: str, old: str, new: str) -> None:
     _rename_in_jobs(tx, old, new)
 
 
-def _current(tx: Tx, name: str) -> AgentRecord | None:
+def current(tx: Tx, name: str) -> AgentRecord | None:
     rows = tx.rows(_CURRENT, {"name": name, "replaced": REPLACED})
     return _record(rows[0]) if rows else None
 

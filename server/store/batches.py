@@ -6,9 +6,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from server.domain import batch as rules
 from server.domain import ending, states
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
+from server.domain.service import Service
 from server.store import bundles, jobs, records
 from server.store.changes import changed, queued
 from server.store.queue import DEFERRED
@@ -90,16 +92,19 @@ def due(tx: Tx, services: Collection[str], limit: int) -> list[tuple[Job, Batch]
     return [(parents[one], found[one]) for one in ids]
 
 
-def begin(tx: Tx, move: Move) -> Job | None:
+def begin(tx: Tx, parent_id: int, at: Micros) -> tuple[Job, Batch] | None:
     """Queued → Running of a parent. If it was retried by hand, the first of its children are looked
-    at by :func:`queue_again`.
+    at by :func:`queue_again`. None: it does not wait any more.
     """
-    parent = jobs.move(tx, move)
-    if parent is not None:
-        sql = "UPDATE batches SET rest_after = 0 WHERE parent_id = :id AND failed + cancelled > 0"
-        tx.rows(sql, {"id": parent.id})
-        queue_again(tx, parent.id, move.at)
-    return parent
+    parent, batch = jobs.get(tx, parent_id), get(tx, parent_id)
+    if parent.state is not JobState.QUEUED or parent.cancel_requested_at or batch is None:
+        return None
+    begun = jobs.move(tx, rules.begun(parent, batch, at))
+    assert begun is not None, "nothing has changed since"
+    sql = "UPDATE batches SET rest_after = 0 WHERE parent_id = :id AND failed + cancelled > 0"
+    tx.rows(sql, {"id": parent_id})
+    queue_again(tx, parent_id, at)
+    return begun, several(tx, [parent_id])[parent_id]
 
 
 def queue_again(tx: Tx, parent_id: int, at: Micros) -> Batch | None:
@@ -207,41 +212,44 @@ def make_children(
     return get(tx, parent_id)
 
 
-def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
-    """Make the move of a job that left children: it waits for them from now on. ``bundle``: stored,
-    with a folder for each of them. Returns the stored bundle that they share, which may have been
-    there before. None: the job was no longer as the move saw it.
+def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> tuple[Job, Bundle]:
+    """Make the move of a job that left children, as it is now: it waits for them from now on.
+    ``bundle``: stored, with a folder for each of them. Returns the job, and the stored bundle that
+    they share, which may have been there before.
     """
     parent = jobs.move(tx, move)
-    if parent is None:
-        return None
+    assert parent is not None, "nothing has changed since"
     kept = bundles.refer_to(tx, bundle)
     assert kept is not None, "it has a file"
     values = {"parent_id": parent.id, "total": total} | records.bundle_columns(kept)
     again = ", ".join(f"{name} = :{name}" for name in values)
     insert(tx, "batches", values, f"ON CONFLICT (parent_id) DO UPDATE SET {again}")
-    return kept
+    return parent, kept
 
 
-def end(tx: Tx, move: Move, seen: Batch) -> Job | None:
-    """Make a move of a parent, if the counters are as ``seen``."""
-    values = {name: getattr(seen, name) for name in ("made", *jobs.COUNTED.values())}
-    same = " AND ".join(f"{name} = :{name}" for name in values)
-    unchanged = tx.rows(
-        f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
-        values | {"parent": move.job_id},
-    )
-    return jobs.move(tx, move) if unchanged else None
+def end(tx: Tx, parent_id: int, service: Service, at: Micros) -> Job | None:
+    """What follows when all children of a parent have ended. None: they have not, or there are
+    still some to make or to queue again.
+    """
+    parent, batch = jobs.get(tx, parent_id), get(tx, parent_id)
+    if not (parent.deferred and parent.state is JobState.RUNNING and batch is not None):
+        return None
+    rests = batch.rest_after is not None and parent.cancel_requested_at is None
+    if rests or batch.ended < batch.made:
+        return None
+    failed = failed_children(tx, parent_id) if batch.failed else []
+    move = rules.over(parent, batch, service, at, failed)
+    return None if move is None else jobs.move(tx, move)
 
 
-def failed_children(tx: Tx, parent_id: int, limit: int = NAMED) -> list[str]:
+def failed_children(tx: Tx, parent_id: int) -> list[str]:
     """The first ones that failed: their names with the reasons."""
     rows = tx.rows(
         """
         SELECT id, child_name, reason, exit_code FROM jobs
         WHERE parent_id = :parent AND state = 'Failed' ORDER BY id LIMIT :limit
         """,
-        {"parent": parent_id, "limit": limit},
+        {"parent": parent_id, "limit": NAMED},
     )
     return [
         f"{row['child_name']} (job {row['id']}, {row['reason'] or 'failed'}"

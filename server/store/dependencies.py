@@ -46,7 +46,7 @@ AWAITED: Final = """
 """
 """Of a job: a dependency on it is not settled."""
 _SHOWN: Final = 100
-_AT_ONCE: Final = 200
+_AT_ONCE: Final = 100
 
 
 def check(tx: Tx, new: NewJob, visible: Visible) -> dict[int, str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from server.domain import states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
@@ -19,6 +19,7 @@ from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState, Level
 
+Found = TypeVar("Found")
 _FOLD: Final = """
     WITH same AS (
         SELECT max(seq) AS seq FROM events WHERE job_id = :job_id AND state = :state
@@ -255,20 +256,25 @@ def change(tx: Tx, job_id: int, rule: Callable[[Job], Move | None]) -> Job | Non
     return None if wanted is None else move(tx, wanted)
 
 
-def move_all(tx: Tx, moves: Iterable[Move]) -> int:
-    """As :func:`move`, for some moves in one transaction; how many were made."""
-    return sum(move(tx, one) is not None for one in moves)
+def change_all(tx: Tx, find: Callable[[Tx], Iterable[Found]], rule: Callable[[Found], Move]) -> int:
+    """Make the moves that a rule decides on for what a query finds now; how many were made."""
+    return sum(move(tx, rule(one)) is not None for one in find(tx))
 
 
-def in_states(tx: Tx, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
-    """Jobs now in one of the states, all of which hold a slot; oldest first."""
+def in_states(
+    tx: Tx, states: Iterable[JobState], agent: str | None = None, limit: int = -1
+) -> list[Job]:
+    """Jobs now in one of the states, all of which hold a slot; oldest first. ``limit``: -1: all."""
     words = ", ".join(f"'{state.value}'" for state in states)
     of_agent = "AND agent = :agent" if agent is not None else ""
     return records.jobs(
         tx,
         # The first condition is the partial index's own, or it is not used.
-        f"SELECT * FROM jobs WHERE {changes.HELD} AND state IN ({words}) {of_agent} ORDER BY id",  # noqa: S608 - no user input
-        {"agent": agent},
+        f"""
+        SELECT * FROM jobs WHERE {changes.HELD} AND state IN ({words}) {of_agent}
+        ORDER BY id LIMIT :limit
+        """,  # noqa: S608 - no user input
+        {"agent": agent, "limit": limit},
     )
 
 

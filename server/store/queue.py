@@ -163,7 +163,7 @@ def overdue(
             """,  # noqa: S608 - no user input
             params,
         )
-    return list({job.id: job for job in found}.values())
+    return list({job.id: job for job in found}.values())[:limit]
 
 
 def of_service(tx: Tx, service: str, limit: int) -> list[Job]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from server.domain import ending
 from server.domain.allowances import day_of
 from server.domain.errors import ChildOfBatch, Conflict, StillNeeded
-from server.domain.jobs import FileKind, Job, Move
+from server.domain.jobs import FileKind, Job
 from server.store import jobs, records
 from server.store.bundles import release_files
 from server.store.changes import changed
@@ -56,13 +57,21 @@ def files_in_use(tx: Tx, names: Sequence[str]) -> set[str]:
     return in_use
 
 
-def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-    """Make the moves into Cleaned, and drop the jobs' idempotency keys. Children of these jobs are
-    for :func:`expire_children`.
+def clean_expired(tx: Tx, now: Micros, limit: int) -> tuple[list[int], list[tuple[FileKind, str]]]:
+    """As :func:`clean`, of jobs that have expired."""
+    return clean(tx, expired(tx, now, limit), now)
+
+
+def clean(
+    tx: Tx, found: Sequence[Job], now: Micros
+) -> tuple[list[int], list[tuple[FileKind, str]]]:
+    """Move the jobs to Cleaned, and drop their idempotency keys. Children of these jobs are for
+    :func:`expire_children`.
 
     Returns:
-        How many were made; kind and name of the files that nothing refers to any more.
+        Which were moved; kind and name of the files that nothing refers to any more.
     """
+    moves = [ending.expired(job, now) for job in found]
     ids = [job.id for move in moves if (job := jobs.move(tx, move)) is not None]
     params = among(ids)
     sql = f"UPDATE jobs SET array_line = NULL, idempotency_key = NULL WHERE id {AMONG}"  # noqa: S608
@@ -70,7 +79,7 @@ def clean(tx: Tx, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]
     # The children of a batch go with their parent, which is never queued again.
     sql = f"UPDATE batches SET rest_after = 0 WHERE parent_id {AMONG} AND made > 0"  # noqa: S608
     tx.rows(sql, params)
-    return len(ids), release_files(tx, ids)
+    return ids, release_files(tx, ids)
 
 
 def expire_children(tx: Tx, at: Micros) -> bool:

@@ -21,6 +21,7 @@ from server.stages import inbox
 from server.stages.inbox import Inbox, Report
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import SECOND, RealClock
+from shared.files.opened import to_end
 from shared.ids import AttemptKey
 from shared.wire import AgentEvent, PayloadDoc, PayloadList, PayloadState, ResultInfo
 from tests.kit import waiting
@@ -60,8 +61,10 @@ async def test_a_body_that_trickles_is_not_waited_for_and_one_that_is_long_is(tm
     assert 60.0 <= clock.monotonic() < 62.0
     clock = SimClock()
     steady = [part for _ in range(100) for part in (b"x" * 70_000, 15.0)]
-    fetched = await answers.store(answer(*steady, clock=clock), file_at(tmp_path / "g"), clock)
+    with mock.patch("server.agents.answers.to_end", wraps=to_end) as hops:
+        fetched = await answers.store(answer(*steady, clock=clock), file_at(tmp_path / "g"), clock)
     assert (fetched.size, clock.monotonic()) == (7_000_000, 1500.0)
+    assert hops.call_count == 7, "each costs more than what it writes"
     assert (tmp_path / "g").stat().st_size == 7_000_000
 
 

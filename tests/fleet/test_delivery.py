@@ -18,7 +18,7 @@ from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.errors import BadField
 from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
-from server.stages import get, inbox
+from server.stages import get, inbox, poll
 from server.stages.results import NoRoom
 from server.store import jobs as store_jobs
 from shared.clock import yield_to_loop
@@ -137,6 +137,47 @@ async def test_a_job_that_was_to_be_cancelled_while_its_agent_was_asked_for_it_d
         await world.clock.advance(60.0)
         await sweep(world)
     assert await world.state(1) is JobState.CANCELLED
+
+
+async def test_a_cancel_ends_the_run_that_it_was_asked_for_and_no_later_one(world):
+    south, payload = await one_sent(world)
+
+    async def killed(*_: Any, **__: Any) -> None:
+        """Its end is here before the agent's answer, and the user before both."""
+        south.end(payload, PayloadState.KILLED)
+        await world.settle()
+        await world.retry(LOCAL, 1)
+
+    south.settle = killed
+    await world.cancel(LOCAL, 1)
+    assert (await world.state(1), (await world.jobs.get(1)).run) == (JobState.QUEUED, 2)
+
+
+async def test_a_batch_that_waits_is_cancelled_at_once(world):
+    await south_alone(world)
+    job_id = await world.upload("ann", "s", array="0-1", not_before="in 9h")
+    assert (await world.cancel(LOCAL, job_id)).state is JobState.CANCELLED
+
+
+async def test_an_agent_that_is_back_while_its_jobs_are_given_up_keeps_the_others(
+    world, monkeypatch
+):
+    monkeypatch.setattr(poll, "MOVED_AT_ONCE", 1)
+    south = await south_alone(world)
+    jobs = [await world.upload("ann", "s") for _ in range(2)]
+    await sweep(world)
+    south.drop()
+    await world.clock.advance(3_700.0)
+    change_all = store_jobs.change_all
+
+    def back(*given: Any) -> int:
+        moved = change_all(*given)
+        south.contact()
+        return moved
+
+    monkeypatch.setattr(store_jobs, "change_all", back)
+    await world.poll.run_once()
+    assert [await world.state(job) for job in jobs] == [JobState.QUEUED, JobState.SUBMITTED]
 
 
 async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
@@ -411,7 +452,7 @@ async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world
     read.assert_not_called()  # nothing is judged yet
     await world.clock.advance(61.0)
     assert await world.poll.run_once() == 1
-    assert [one.args[2] for one in read.call_args_list] == ["north"]
+    assert {one.args[2] for one in read.call_args_list} == {"north"}
 
 
 class Flood:

@@ -77,7 +77,7 @@ _READS: Final[Mapping[str, Callable[..., Any]]] = {
     **_by_name(
         *(queue.queued_before, queue.oldest_held, queue.overdue),
         *(queue.of_service, pages.page, pages.ids, pages.counts, requests.to_delete),
-        *(batches.failed_children, retention.files_in_use),
+        retention.files_in_use,
     ),
 }
 _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
@@ -89,7 +89,7 @@ _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     **_by_name(
         *(store_jobs.move, queue.release_delayed),
         *(requests.retry, requests.change_service, requests.request_delete, requests.change_tags),
-        *(batches.make_children, batches.defer, retention.forget, retention.forget_old),
+        *(batches.make_children, retention.forget, retention.forget_old),
     ),
 }
 
@@ -142,11 +142,13 @@ class Jobs:
         while await self.database.write(batches.cancel_children, parent_id, at, message):
             pass
 
-    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-        done = await self.database.write(retention.clean, moves)
-        while await self.database.write(retention.expire_children, moves[0].at):
+    async def clean(
+        self, ended: Sequence[Job], at: int = 70
+    ) -> tuple[int, list[tuple[FileKind, str]]]:
+        ids, files = await self.database.write(retention.clean, ended, at)
+        while await self.database.write(retention.expire_children, at):
             pass
-        return done
+        return len(ids), files
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
         is_gone, files = False, list[tuple[FileKind, str]]()
@@ -215,10 +217,6 @@ def end(
     changes = {"ended_at": 30, "expires_at": expires_at}
     how: dict[str, Any] = {"changes": changes, "facts": facts, "through": through}
     return Move(job.id, job.attempt, job.state, state, 30, "ended", **how)
-
-
-def clean(job: Job) -> Move:
-    return Move(job.id, job.attempt, job.state, JobState.CLEANED, 40, "")
 
 
 def result(name: str, size: int = 3, **more: Any) -> Result:

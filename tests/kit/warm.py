@@ -26,6 +26,7 @@ import pytest_asyncio
 from client_agent import app
 from client_agent.settings.agent import AgentSection
 from server.app import Server
+from server.domain.jobs import FileKind
 from shared.principals import Principal
 from tests.kit.clock import JumpingClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
@@ -112,6 +113,11 @@ class Place(ServerClient):
         if status == 201:
             self.users.add(given["user_id"])
         return status, said
+
+    def stored(self) -> set[str]:
+        """Bundles and results of all that are files."""
+        tops = [self.warm.data / kind for kind in FileKind]
+        return {name for top in tops for _, _, names in os.walk(top) for name in names}
 
     async def process(self, job_id: int, attempt: int = 1) -> FakeProcess:
         """The running attempt: what run.sh does is said to it."""

@@ -12,7 +12,6 @@ from unittest import mock
 import aiohttp
 import pytest
 
-from server.domain import ending
 from server.http import files as http_files
 from server.web.job.files import quoted
 from shared.files.archives.zip_index import ZipIndex
@@ -344,7 +343,7 @@ async def test_why_there_are_no_files_is_said_on_the_page(
         assert "looks again by itself" in (await here.open()).text
     async with left(place, {"a.txt": b""}) as here:
         jobs, now = Jobs(place.server.context.core.database), place.server.context.core.clock.now()
-        assert (await jobs.clean([ending.expired(await jobs.get(here.job_id), now)]))[0] == 1
+        assert (await jobs.clean([await jobs.get(here.job_id)], now))[0] == 1
         assert "its files are removed" in (await here.open()).text
         await here.open("/a.txt", 410)
 

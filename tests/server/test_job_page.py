@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from server.domain import ending
-from server.domain.batch import begun, tasks
+from server.domain.batch import tasks
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.store import events
 from shared.clock import SECOND
@@ -71,10 +70,7 @@ class World(Browser):
     async def parent(self, count: int) -> tuple[Job, list[Job]]:
         """With so many children, and the first of them."""
         parent = await self.new(batch=BatchRequest(((0, count - 1, 1),)), name="sweep")
-        batch = await self.jobs.batch(parent.id)
-        assert batch is not None
-        started = await self.jobs.begin_batch(begun(parent, batch, self.context.core.clock.now()))
-        assert started is not None
+        started, batch = await self.jobs.begin_batch(parent.id, self.context.core.clock.now())
         while (batch := await self.jobs.batch(parent.id)) is not None and batch.made < count:
             some = tasks(batch, batch.made, min(1_000, count - batch.made))
             await self.jobs.make_children(batch, some, 30, "a child")  # or the server was quicker
@@ -170,7 +166,7 @@ async def test_unknown_dead_and_cleaned_jobs_say_what_that_means(world: World) -
     page = await world.see(f"/jobs/{job.id}")
     assert "until somebody retries or deletes" in card(page, "outcome").facts()["Dead letter"]
     assert card(page, "facts").facts()["Kept until"] == "somebody deletes it"
-    assert (await world.jobs.clean([ending.expired(job, world.context.core.clock.now())]))[0] == 1
+    assert (await world.jobs.clean([job], world.context.core.clock.now()))[0] == 1
     page = await world.see(f"/jobs/{job.id}")
     assert "removed when it expired" in card(page, "outcome").facts()["Files"]
     assert [page.main.links(one) for one in ("result", "partial", "/new?from=")] == [[], [], []]

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from ferryman import Client, NotAllowed
-from server.domain.jobs import Move
 from shared.principals import Principal, Role
-from shared.wire import JobState
 from tests.kit.command_line import ferryman
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
@@ -223,7 +221,7 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
         if goes == "deleted":
             await jobs.delete(job_id)
         else:
-            await jobs.clean([Move(job_id, job.attempt, job.state, JobState.CLEANED, 1, "")])
+            await jobs.clean([job], 1)
         if where == "send_file":
             raise FileNotFoundError
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from ferryman import Client, NotFound
-from server.domain.jobs import Bundle, FileKind, Job
+from server.domain.jobs import ROW_BYTES, Bundle, FileKind, Job
 from server.domain.service import Service
 from server.domain.tokens import TokenRecord
 from server.loops import Loop
@@ -37,7 +37,7 @@ from shared.wire import JobState
 from tests.kit.clock import SimClock
 from tests.kit.command_line import ferryman
 from tests.kit.fake_agent import FakeAgent, serving
-from tests.kit.server_http import ServerClient
+from tests.kit.server_http import RUN, ServerClient
 from tests.kit.store import Store, core
 from tests.kit.warm import Place
 
@@ -252,8 +252,10 @@ async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_ha
 ) -> None:
     monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.05)
     place.does(None)
-    url = ("--url", place.url)
-    needed, waiting = await place.upload(), await place.upload(not_before="in 1h")
+    url, before = ("--url", place.url), place.stored()
+    large = {"run.sh": RUN, "data": os.urandom(ROW_BYTES)}
+    needed, waiting = await place.upload(large), await place.upload(not_before="in 1h")
+    assert place.stored() - before, "its bundle is a file"
     child = await place.upload(after=str(needed))
     process = await place.process(needed)
     monkeypatch.setattr(place.warm.sandbox, "obeys_sigterm", False)
@@ -269,6 +271,7 @@ async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_ha
     assert (await place.job(needed))["status"] == "Cancelled"
     assert (await place.job(child))["reason"] == "dependency_failed"
     assert await delete(needed) == (204, "")
+    assert place.stored() == before
 
     monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 25.0)
     async with Client(place.url) as client:

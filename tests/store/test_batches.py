@@ -16,7 +16,7 @@ from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.store import batches, queue, retention
 from server.store.pages import Filter
 from shared.wire import JobState
-from tests.kit.store import Store, claim, clean, end, new, service
+from tests.kit.store import Store, claim, end, new, service
 
 SERVICE = service()
 HERE = [Candidate("node", 100)]
@@ -28,10 +28,11 @@ async def array(
     """A parent whose first ``made`` children (None: all) are there."""
     request = BatchRequest(((0, count - 1, 1),), **fields)
     parent = await jobs.upload(batch=request, **(more or {}))
-    begun = await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
+    begun = await jobs.begin_batch(parent.id, 20)
     assert begun is not None
     assert await make(jobs, parent, count if made is None else made)
-    return begun
+    job: Job = begun[0]
+    return job
 
 
 async def batch_of(jobs: Store, parent: Job) -> Batch:
@@ -48,8 +49,7 @@ async def make(jobs: Store, parent: Job, most: int) -> Batch | None:
 async def cancelled(jobs: Store, parent: Job) -> Job:
     """The parent, of which no child is under way."""
     await jobs.request_cancel(parent.id, 50)
-    end = ending.end(await jobs.get(parent.id), SERVICE, 60, JobState.CANCELLED, "cancelled")
-    over = await jobs.end_batch(end, await batch_of(jobs, parent))
+    over: Job | None = await jobs.end_batch(parent.id, SERVICE, 60)
     assert over is not None
     return over
 
@@ -91,7 +91,7 @@ async def test_the_line_of_a_task_goes_with_its_files(jobs: Store) -> None:
     assert await jobs.make_children(seen, tasks, 30, "of an array")
     first, _ = await jobs.children_of(parent)
     assert first.array_line == "secret one"
-    assert await jobs.clean([clean(await jobs.moved(end(first, JobState.CANCELLED)))]) == (1, [])
+    assert await jobs.clean([await jobs.moved(end(first, JobState.CANCELLED))]) == (1, [])
     assert [one.array_line for one in await jobs.children_of(parent)] == [None, long]
 
 
@@ -164,15 +164,12 @@ async def test_a_cancel_of_many_children_lets_others_in_and_outlives_a_crash(job
     await jobs.check()
 
 
-async def test_a_parent_ends_only_as_its_children_were_seen(jobs: Store) -> None:
+async def test_a_parent_ends_as_its_children_are_now(jobs: Store) -> None:
     parent = await array(jobs, 1)
     (child,) = await jobs.claim_fairly(SERVICE, HERE, 1, 40)
     failed = await jobs.moved(to(child, JobState.FAILED))
-    seen = await batch_of(jobs, parent)
-    end = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
-    assert end is not None
     await jobs.moved(to(failed, JobState.QUEUED))
-    assert await jobs.end_batch(end, seen) is None, "the child was retried meanwhile"
+    assert await jobs.end_batch(parent.id, SERVICE, 50) is None, "the child was retried meanwhile"
 
 
 async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(jobs):
@@ -194,10 +191,10 @@ async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(jobs: Store)
     assert [job.id for job in await jobs.expired(10**15, 10)] == [parent.id]
     with pytest.raises(ChildOfBatch):
         await jobs.delete(parent.id + 1)
-    assert await jobs.clean([ending.expired(over, 70)]) == (1, [])
+    assert await jobs.clean([over]) == (1, [])
     expired = await jobs.expired(70, 10)
     assert len(expired) == 3
-    _, files = await jobs.clean([ending.expired(job, 70) for job in expired])
+    _, files = await jobs.clean(expired)
     assert [file for _, file in files] == ["b"]
     await jobs.check()
     for left in (1, 0):
@@ -210,7 +207,7 @@ async def test_children_expire_some_at_a_time_once_their_parents_are_cleaned(job
     monkeypatch.setattr(retention, "_CHILDREN_AT_ONCE", 4)
     parents = [await array(jobs, count) for count in (3, 2, 1)]
     over = [await cancelled(jobs, parent) for parent in parents]
-    await jobs.database.write(retention.clean, [ending.expired(one, 70) for one in over[:2]])
+    await jobs.database.write(retention.clean, over[:2], 70)
     left, more = list[int](), True
     while more:
         left.append(len(await jobs.rows("SELECT 1 FROM batches WHERE rest_after IS NOT NULL")))
@@ -225,7 +222,7 @@ async def test_children_are_queued_again_some_at_a_time_and_none_twice(jobs, mon
     monkeypatch.setattr(batches, "_AT_ONCE", 2)
     parent = await array(jobs, 5, max_parallel=3)
     again = await jobs.moved(to(await cancelled(jobs, parent), JobState.QUEUED))
-    assert await jobs.begin_batch(rules.begun(again, await batch_of(jobs, again), 60))
+    assert await jobs.begin_batch(again.id, 60)
     first, _, third, *_ = await jobs.children_of(parent)
     assert (first.run, third.run, third.state) == (2, 1, JobState.CANCELLED)
     await jobs.moved(to(await jobs.moved(claim(first)), JobState.FAILED))
@@ -248,7 +245,7 @@ async def test_a_cancel_ends_what_was_to_be_queued_again(jobs: Store, monkeypatc
     monkeypatch.setattr(batches, "_AT_ONCE", 2)
     parent = await array(jobs, 5)
     again = await jobs.moved(to(await cancelled(jobs, parent), JobState.QUEUED))
-    assert await jobs.begin_batch(rules.begun(again, await batch_of(jobs, again), 60))
+    assert await jobs.begin_batch(again.id, 60)
     await jobs.request_cancel(parent.id, 70)
     await jobs.database.write(batches.queue_again, parent.id, 70)
     assert (await batch_of(jobs, parent)).cancelled == 5

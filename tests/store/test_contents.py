@@ -20,7 +20,7 @@ from server.store import bundles, queue
 from server.store.queue import Offer
 from shared.ids import AttemptKey
 from shared.wire import JobState
-from tests.kit.store import Store, clean, end, new, result, service
+from tests.kit.store import Store, end, new, result, service
 from tests.kit.waiting import turns
 from tests.kit.warm import open_files
 
@@ -37,10 +37,10 @@ async def test_a_small_bundle_comes_with_its_first_job_and_goes_with_the_last(jo
     second = await jobs.upload(bundle=replace(SMALL, file="b", content=b"again"))
     assert first.bundle == second.bundle == SMALL
     assert await rows(jobs) == {"a": b"first"}
-    moves = [clean(await jobs.moved(end(job, JobState.CANCELLED))) for job in (first, second)]
-    assert await jobs.clean(moves[:1]) == (1, [])
+    over = [await jobs.moved(end(job, JobState.CANCELLED)) for job in (first, second)]
+    assert await jobs.clean(over[:1]) == (1, [])
     assert await rows(jobs) == {"a": b"first"}
-    assert await jobs.clean(moves[1:]) == (1, [])
+    assert await jobs.clean(over[1:]) == (1, [])
     assert await rows(jobs) == {}
 
 
@@ -81,7 +81,7 @@ async def test_results_of_all_attempts_go_with_their_job(jobs: Store) -> None:
     assert await jobs.stored("ann") == 2 * 5 + 3 * 3, "they count as files do"
     large = await jobs.moved(end(await jobs.claimed(), JobState.FAILED, result=result("r4")))
     jobs.changed.clear()
-    assert await jobs.clean([clean(over), clean(large)]) == (2, [(B, "b"), (R, "r1"), (R, "r4")])
+    assert await jobs.clean([over, large]) == (2, [(B, "b"), (R, "r1"), (R, "r4")])
     assert [one.state for one in jobs.changed] == [JobState.CLEANED] * 2
     assert await rows(jobs) == {"a": b"first", "r3": b"three"}
     left = [(one.state, one.result) for one in await jobs.attempts(over.id)]

@@ -91,17 +91,17 @@ async def test_a_result_that_is_needed_is_not_cleaned(jobs: Store) -> None:
     second = await jobs.upload(inputs_from=(first.id,))
     long_after = 10**12
     assert await jobs.expired(long_after, 10) == []
-    assert (await jobs.clean([ending.expired(ended, long_after)]))[0] == 0
+    assert (await jobs.clean([ended], long_after))[0] == 0
     await run(jobs, second)
     assert {job.id for job in await jobs.expired(long_after, 10)} == {1, 2}
-    assert (await jobs.clean([ending.expired(ended, long_after)]))[0] == 1
+    assert (await jobs.clean([ended], long_after))[0] == 1
 
 
 async def test_a_cleaned_job_has_completed_all_the_same(jobs: Store) -> None:
     completed, failed = await jobs.upload(), await jobs.upload()
     for job, to in ((completed, S.COMPLETED), (failed, S.FAILED)):
         ended = await run(jobs, job, to)
-        assert (await jobs.clean([ending.expired(ended, 10**12)]))[0] == 1
+        assert (await jobs.clean([ended], 10**12))[0] == 1
     assert (await jobs.upload(after=(completed.id,))).hold is None
     with pytest.raises(BadField, match="the result of job 1 is gone, it has expired"):
         await jobs.upload(inputs_from=(completed.id,))

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from server.domain.errors import BundleGone, Conflict
-from server.domain.jobs import Bundle, FileKind, Job, Move
+from server.domain.jobs import Bundle, FileKind, Job
 from shared.wire import JobState
-from tests.kit.store import Store, clean, end
+from tests.kit.store import Store, end
 
 B = FileKind.BUNDLE
 
@@ -16,9 +16,9 @@ async def uploaded(jobs: Store, file: str, digest: str = "d", size: int = 5) -> 
     return await jobs.upload(bundle=Bundle(file, size, digest))
 
 
-async def cancelled(jobs: Store, *found: Job) -> list[Move]:
+async def cancelled(jobs: Store, *found: Job) -> list[Job]:
     """How each is cleaned."""
-    return [clean(await jobs.moved(end(job, JobState.CANCELLED))) for job in found]
+    return [await jobs.moved(end(job, JobState.CANCELLED)) for job in found]
 
 
 def file_of(job: Job) -> str:
@@ -37,11 +37,11 @@ async def test_the_same_content_is_stored_once(jobs: Store) -> None:
 
 async def test_a_shared_file_goes_with_the_last_job_that_has_it(jobs: Store) -> None:
     found = [await uploaded(jobs, name) for name in "abcd"]
-    moves = await cancelled(jobs, *found)
-    assert await jobs.clean(moves[:2]) == (2, [])
+    ended = await cancelled(jobs, *found)
+    assert await jobs.clean(ended[:2]) == (2, [])
     assert await jobs.delete(found[2].id) == []
     assert await jobs.files_in_use(["a"]) == {"a"}
-    assert await jobs.clean(moves[3:]) == (1, [(B, "a")])
+    assert await jobs.clean(ended[3:]) == (1, [(B, "a")])
     assert await jobs.files_in_use(["a"]) == set()
     assert (await uploaded(jobs, "e")).bundle == Bundle("e", 5, "d")
 
@@ -49,9 +49,9 @@ async def test_a_shared_file_goes_with_the_last_job_that_has_it(jobs: Store) -> 
 async def test_who_refers_to_a_file_that_is_let_go_has_one_of_its_own(jobs: Store) -> None:
     """Uploads and the Cleaner beside each other: nobody has a file that was removed."""
     for number in range(20):
-        moves = await cancelled(jobs, await uploaded(jobs, f"old{number}"))
+        ended = await cancelled(jobs, await uploaded(jobs, f"old{number}"))
         job, (cleaned, gone) = await asyncio.gather(
-            uploaded(jobs, f"new{number}"), jobs.clean(moves)
+            uploaded(jobs, f"new{number}"), jobs.clean(ended)
         )
         assert cleaned == 1
         assert (B, file_of(job)) not in gone

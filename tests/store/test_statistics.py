@@ -10,7 +10,7 @@ from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.wire import JobState as S
 from shared.wire import Usage
-from tests.kit.store import claim, clean, result
+from tests.kit.store import claim, result
 
 START = 1_000_800 * SECOND
 NEXT = START + 600 * SECOND
@@ -46,7 +46,7 @@ async def test_what_is_over_is_its_users_on_the_day_of_its_end(jobs, statistics)
     again = await jobs.to(job, S.QUEUED, DAY, seen=job, changes={"run": 2, "queued_at": DAY})
     over = {"ended_at": DAY + 4 * SECOND, "expires_at": 1}
     last = await jobs.to(again, S.CANCELLED, DAY + 4 * SECOND, seen=again, changes=over)
-    await jobs.clean([clean(last)])
+    await jobs.clean([last])
     nothing = dict.fromkeys(("completed", "failed", "cancelled", "bundle_bytes"), 0)
     ran = {"service": "s", "ran_s": 1.5, "cpu_s": 1.25, "result_bytes": 5}
     first = nothing | ran | {"day": date(1970, 1, 1), "waited_s": DAY / SECOND - 3 - 0.00001}
