@@ -197,7 +197,8 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_b
     assert 6 <= cancelled <= 8, "one or two more may be under way"
     assert f"; {cancelled} children cancelled because of that (fail_fast)" in job["message"]
     _, _, body = await place.get(f"/api/v1/jobs/{job['id']}/result?children=1")
-    assert unzipped(body)["left-out.txt"].count(b"/: there is none") == cancelled
+    left_out = unzipped(body)["left-out.txt"].count(b"/: there is none")
+    assert 6 <= left_out <= cancelled, "who was under way may have left a result"
 
 
 async def test_children_keep_what_is_executable_though_others_have_the_same_files(place: Place):
