@@ -193,7 +193,7 @@ async def test_each_is_used_once_and_has_a_uid_of_its_own(agent: Agent) -> None:
 @with_agent
 async def test_only_the_same_limits_and_the_same_launch_take_it(agent: Agent) -> None:
     """Once a job of another kind has run, it replaces the oldest."""
-    await agent.prepared()
+    oldest = await agent.prepared()
     same = Ahead(("bash", "run.sh"), 20.0, agent.grant)
     for limits, ahead in (
         (OTHER, same),
@@ -207,6 +207,8 @@ async def test_only_the_same_limits_and_the_same_launch_take_it(agent: Agent) ->
         assert workspace.name == "job-x"
         await workspace.destroy()
     await agent.prepared(OTHER)
+    await until(lambda: oldest not in agent.gates())
+    await agent.waits()
     assert (await agent.run(OTHER))[0] == "ahead-2"
     assert (await agent.run())[0] == "job-6"
 
