@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from server.domain.choose import Recent
+from server.http.params import FILTERS
 from server.stages.statistics import Statistics
 from shared.principals import Principal, Role
 from tests.kit.each import each
@@ -69,6 +70,15 @@ async def test_a_list_without_jobs_says_what_to_do(ann: Lists) -> None:
     page = await ann.see("/jobs?tag=none&user=ann")
     assert "No job fits these filters." in page.text
     assert page.main.links("/jobs")
+
+
+async def test_each_filter_is_named_and_can_be_taken_away(ann: Lists) -> None:
+    given = {"state": "Failed", "reason": "timeout", "since": "1h", "until": "1h"}
+    given |= dict.fromkeys(("batch", "dead_letter"), "true")
+    given |= dict.fromkeys(("parent", "schedule", "after"), "1")
+    for name in FILTERS.keys() - {"top_level"}:
+        page = await ann.see(f"/jobs?{name}={given.get(name, 'x')}")
+        assert page.main.one(id="chips").links() == ["/jobs", "/jobs"], name
 
 
 async def test_everybody_sees_their_own_jobs_only(ann: Lists, bobs: int) -> None:
