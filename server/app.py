@@ -103,7 +103,7 @@ class Server:
     def start(self) -> None:
         """Start the loops."""
         of = self.context
-        followers = [of.data.clock.keep_saved, of.lag.run, of.connections.run]
+        followers = [of.data.clock.keep_saved, of.lag.run, of.fleet.run]
         of.supervisor.start(loops(of), followers)
 
     async def stop(self) -> None:
@@ -161,7 +161,7 @@ async def compose(
         clock=clock,
         storage=Storage(table.data_dir, scratch, new_name),
         scratch=scratch,
-        fleet=Registry([], clock),
+        registry=Registry([], clock),
         services=services,
         wakeups=wakeups,
         measures=measures,

@@ -49,7 +49,7 @@ class Follower:
     """Keeps in touch with one agent."""
 
     def __init__(self, client: Agent, core: Core, get: Get, agents: Agents) -> None:
-        self._client, self._registry, self._get, self._agents = client, core.fleet, get, agents
+        self._client, self._registry, self._get, self._agents = client, core.registry, get, agents
         self._clock, self._on_change = core.clock, core.wakeups.agent_changed
         self._reading = False
         """Whether the end of the event stream would be noticed."""
@@ -193,7 +193,7 @@ class Fleet:
         get: Get,
     ) -> None:
         self._core, self._identity, self._clock = core, identity, core.clock
-        self._registry, self._agents, self._get = core.fleet, agents, get
+        self._registry, self._agents, self._get = core.registry, agents, get
         self._on_change = core.wakeups.agent_changed
         self._sending, self._receiving = deliver.stop, (poll.stop, get.stop)
         self._sessions = Sessions(

@@ -48,8 +48,8 @@ class ServerMetrics(ProgramMetrics):
             stored = await self._of_store(services)
         found = stored + _of_loops(await of.health.troubles(), of.supervisor.loops)
         found += _of_disk(await of.health.disk(), (await of.health.database_bytes())[0])
-        found += _of_agents(core.fleet, records)
-        found += _of_services(services, core.fleet)
+        found += _of_agents(core.registry, records)
+        found += _of_services(services, core.registry)
         waiting, text = {"disk": len(of.stages.get.results)}, "Results that cannot be stored now."
         found.append(_each("ferryman_results_waiting", text, "reason", waiting))
         found.append(_one("ferryman_store_readable", "1: the store could be read.", bool(stored)))

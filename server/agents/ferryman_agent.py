@@ -16,7 +16,7 @@ from yarl import URL
 from server.agents import answers
 from server.agents.agent import SHORT_CALL, SMALL, Agent, Body, Inputs
 from server.agents.answers import MAX_RESULT
-from server.agents.sender import Sender, SentBundles, SmallOrder, order_of
+from server.agents.sender import OrderSender, SentBundles, SmallOrder, order_of
 from server.domain import outcome
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.domain.jobs import FileKind, Job
@@ -90,7 +90,7 @@ class FerrymanAgent(Agent):
         super().__init__(*args, **more)
         self._server, self._former = server, former
         self._headers = {**self._headers, START: str(start)}
-        self._sender = Sender(self._post_payloads, server, self._clock)
+        self._sender = OrderSender(self._post_payloads, server, self._clock)
         self._sent_bundles = SentBundles()
 
     async def ask_health(self) -> AgentHealth:

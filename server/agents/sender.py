@@ -70,7 +70,7 @@ class SmallOrder(NamedTuple):
         return _ORDER_BYTES + env + text + len(self.content)
 
 
-class Sender:
+class OrderSender:
     """Sends to one agent.
 
     Args:

@@ -81,10 +81,10 @@ def _in_use(context: Context, record: AgentRecord) -> bool:
 
 
 def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
-    configured = context.core.fleet.named(record.name)
+    configured = context.core.registry.named(record.name)
     agent = configured if _in_use(context, record) else None
-    unreachable_s = context.core.fleet.unreachable_s(record.name)
-    silent_s = context.core.fleet.silent_s(agent) if agent else None
+    unreachable_s = context.core.registry.unreachable_s(record.name)
+    silent_s = context.core.registry.silent_s(agent) if agent else None
     trouble = agent.trouble if agent else ""
     if silent_s is not None and not trouble:
         trouble = f"agent {record.name} has not said anything for {silent_s:.0f} s"

@@ -60,7 +60,7 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
         return await send_batch(request, context, job)
 
     async def make(to: ScratchFile) -> None:
-        agent = context.core.fleet.named(job.agent or "")
+        agent = context.core.registry.named(job.agent or "")
         if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
             try:
                 await agent.partial(job, to)

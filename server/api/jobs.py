@@ -147,7 +147,7 @@ async def terminate(request: web.Request, context: Context) -> web.StreamRespons
 
 def _why_not_yet(context: Context, job: Job) -> str:
     """What a cancel that takes longer waits for."""
-    if job.agent is not None and context.core.fleet.named(job.agent) is None:
+    if job.agent is not None and context.core.registry.named(job.agent) is None:
         return (
             f"agent {job.agent} is not in the server's settings: whether the job is dead cannot be "
             "confirmed until it is back, or given up as lost (agent_lost_after)"

@@ -312,7 +312,7 @@ def _of_services(context: Context) -> list[Trouble]:
         if one.paused:
             text = f"service {one.name} is paused: {one.paused_message}"
             found.append(Trouble(TroubleKind.SERVICE_PAUSED, text, one.name))
-        elif not context.core.fleet.offered(one.name):
+        elif not context.core.registry.offered(one.name):
             text = f"no agent offers the service {one.name}"
             found.append(Trouble(TroubleKind.SERVICE_NOT_OFFERED, text, one.name))
     return found
@@ -440,7 +440,7 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
     if request[PRINCIPAL].authenticated:
         body = body.model_copy(update={"version": context.version})
     if may_use(request[PRINCIPAL], Area.AGENTS):
-        agents = context.core.fleet.all()
+        agents = context.core.registry.all()
         body = body.model_copy(
             update={
                 "agents": {one.name: "up" if one.accepts_work else "down" for one in agents},

@@ -131,7 +131,7 @@ class Stages:
 
 
 class Context:
-    """All parts of the server.
+    """All parts of the server, made of the core: what stages and handlers work with.
 
     Args:
         data: what was opened in the data folder.
@@ -141,7 +141,7 @@ class Context:
     Attributes:
         core: what all parts work with.
         pools: what callers share.
-        connections: to the agents.
+        fleet: the connections to the agents.
     """
 
     def __init__(
@@ -156,13 +156,11 @@ class Context:
         self.version = metadata.version("ferryman")
         self.access = Access(core, identity)
         self.stages = stages = Stages(core, services, self.access, identity, machine)
-        self.connections = Fleet(
-            core, identity, stages.agents, stages.deliver, stages.poll, stages.get
-        )
+        self.fleet = Fleet(core, identity, stages.agents, stages.deliver, stages.poll, stages.get)
         self.supervisor, self.lag = Supervisor(), EventLoopLag(core.clock)
         self.health = Health(core, self.supervisor, stages.clean, stages.get.results)
         self.reload = Reload(
-            core.settings, read, self.connections, services, self.access.known, self.access.tokens
+            core.settings, read, self.fleet, services, self.access.known, self.access.tokens
         )
         self.pools = Pools(core.scratch, core.clock, core.settings)
 
@@ -173,14 +171,14 @@ class Context:
         await self.stages.services.read()
         await self.stages.schedules.load()
         await recover(self.core.database, self.core.scratch)
-        await self.connections.apply(self.core.settings.agents)
+        await self.fleet.apply(self.core.settings.agents)
         await self.stages.services.left()
 
     async def close(self) -> None:
         """Threads and connections."""
         self.pools.close()
         await self.stages.receivers.close()
-        await self.connections.close()
+        await self.fleet.close()
 
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
         """The jobs as lists show them, those that wait with the reason."""

@@ -440,7 +440,7 @@ def live_agent(
         return None
     if not has_started(job, attempt):
         raise not_started(job, kind)
-    agent = context.core.fleet.named(job.agent or "")
+    agent = context.core.registry.named(job.agent or "")
     if not isinstance(agent, FerrymanAgent):
         who = "a job-orchestrator client" if agent else "not in the server's settings"
         message = f"agent {job.agent} is {who}: {kind.what} can be read when the attempt has ended"

@@ -175,14 +175,14 @@ class Accept(Stage):
     def _not_offered(self, request: UploadRequest) -> tuple[str, ...]:
         """A warning where no agent has the service."""
         name = request.service.name
-        if self.core.fleet.offered(name):
+        if self.core.registry.offered(name):
             return ()
         return (f"no agent offers the service {name}: the job waits until one does",)
 
     def _not_chosen(self, request: UploadRequest) -> tuple[str, ...]:
         """A warning where nobody can leave files out of a result."""
         chooses = bool(request.outputs) or request.result_files != "all"
-        agents = self.core.fleet.all()
+        agents = self.core.registry.all()
         if not chooses or not agents or any(agent.supports_events for agent in agents):
             return ()
         return (

@@ -61,7 +61,7 @@ class Agents(Stage):
         )
         now = self.core.clock.now()
         written, at = self._contacts.get(name, (None, 0))
-        is_new = written != contact or self.core.fleet.unreachable_s(name)
+        is_new = written != contact or self.core.registry.unreachable_s(name)
         if not is_new and now - at < _HEARD_EVERY_S * SECOND:
             return
         record = await self.core.database.write(agents.contacted, contact, self._configured, now)
@@ -69,7 +69,7 @@ class Agents(Stage):
             advice = "each agent needs a data folder of its own that was not copied from another"
             log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)
         self._contacts[name] = contact, now
-        self.core.fleet.remember([record])
+        self.core.registry.remember([record])
 
     # -- the sweep
 
@@ -82,7 +82,7 @@ class Agents(Stage):
             record.id: unreachable_s
             for record in records
             if record.state is not AgentState.RETIRED
-            and (unreachable_s := self.core.fleet.unreachable_s(record.name)) is not None
+            and (unreachable_s := self.core.registry.unreachable_s(record.name)) is not None
         }
         if unreachable:  # a crash forgets what came since the last sweep
             await self.core.database.write(agents.add_unreachable, unreachable)
@@ -150,7 +150,7 @@ class Agents(Stage):
                 f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "
                 "have ended, or declare it lost",
             )
-        self.core.fleet.remember([retired])
+        self.core.registry.remember([retired])
         log.info("agent.retired", agent=record.name, why=message)
         return retired
 
@@ -163,7 +163,7 @@ class Agents(Stage):
         if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it has no jobs"
             raise Conflict("agent_retired", why)
-        agent = self.core.fleet.named(record.name)
+        agent = self.core.registry.named(record.name)
         if agent is not None and agent.reachable:
             raise Conflict(
                 "agent_reachable",
@@ -181,7 +181,7 @@ class Agents(Stage):
             raise Conflict(
                 "agent_replaced", f"agent {record.name} is another now: look at it again"
             )
-        self.core.fleet.remember([changed])
+        self.core.registry.remember([changed])
         log.info("agent.state_set", agent=record.name, state=state, why=message)
         return changed
 

@@ -107,7 +107,7 @@ class Cancel(Stage):
             return await self._cancelled(job, "cancelled before it was started")
         if job.deferred:
             return False  # its children are cancelled; it ends with the last of them
-        agent = self.core.fleet.named(job.agent or "")
+        agent = self.core.registry.named(job.agent or "")
         if agent is None:
             raise AgentError(f"agent {job.agent} is not in the server's settings")
         payload: PayloadDoc | None = None

@@ -67,7 +67,7 @@ class Deliver(Stage):
                 self._deliveries.start(job.agent or "", job.key, work)
 
     async def _deliver(self, job: Job) -> None:
-        agent = self.core.fleet.named(job.agent or "")
+        agent = self.core.registry.named(job.agent or "")
         if agent is None:
             what = f"agent {job.agent} was taken out of the server's settings"
             await self._requeue(job, what, 0.0)
@@ -88,7 +88,7 @@ class Deliver(Stage):
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))
             else:
-                gone = self.core.fleet.named(agent.name) is not agent
+                gone = self.core.registry.named(agent.name) is not agent
                 await self._requeue(job, str(problem), 0.0 if gone else _BUSY_S)
         except RefusedByAgent as no:
             await self._refused(job, no)
@@ -110,7 +110,7 @@ class Deliver(Stage):
             f"agent {agent.name} is a job-orchestrator client, which cannot run children of a "
             "batch, nor be given the files of other jobs"
         )
-        if any(other.supports_events for other in self.core.fleet.all()):
+        if any(other.supports_events for other in self.core.registry.all()):
             await self._requeue(job, message, _BUSY_S)
         else:
             await self._fail(job, Reason.NOT_OFFERED, message)
@@ -119,7 +119,7 @@ class Deliver(Stage):
         """Ask the agent for the key until it answers: has it, or never will."""
         tries = 0
         while not self._is_lost(job.agent or ""):
-            agent = self.core.fleet.named(job.agent or "")
+            agent = self.core.registry.named(job.agent or "")
             if agent is None:
                 if (current := await self._still_sending(job, _ASK_AGAIN_S[1])) is None:
                     return
@@ -160,7 +160,7 @@ class Deliver(Stage):
         return current if sending else None
 
     def _is_lost(self, agent: str) -> bool:
-        unreachable_s = self.core.fleet.unreachable_s(agent)
+        unreachable_s = self.core.registry.unreachable_s(agent)
         return (
             unreachable_s is not None and unreachable_s > self.core.settings.server.agent_lost_after
         )
@@ -171,7 +171,7 @@ class Deliver(Stage):
             self._count(job, "failed")
             await self._interrupted(job, Reason.AGENT_ERROR, what)
             return
-        self.core.fleet.accepted(agent.name, job.service)
+        self.core.registry.accepted(agent.name, job.service)
         self._count(job, "accepted")
         self._resends.succeeded(job.id)
         now = self.core.clock.now()
@@ -195,15 +195,15 @@ class Deliver(Stage):
         elif no.declined:
             # It gets no other one for a while: an agent that refuses all would always be the one
             # with the fewest jobs, and get every job.
-            rest_s = self.core.fleet.refused(
+            rest_s = self.core.registry.refused(
                 job.agent or "",
                 job.service,
                 f"agent {job.agent} does not take it now: {no}",
                 offered=no.offered,
                 at_least_s=(no.retry_after_s or 0.0) if no.offered else _NOT_OFFERED_S,
             )
-            offered = self.core.fleet.offered(job.service)
-            if not self.core.fleet.candidates(job.service):
+            offered = self.core.registry.offered(job.service)
+            if not self.core.registry.candidates(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
         elif no.final and job.bundle is not None:
             # Its bytes may be damaged here: who uploads the same content again must not get them.

@@ -42,7 +42,7 @@ _MAX_KILLS: Final = 8  # of one agent at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settled:
+class Followed:
     """What became of a report.
 
     Attributes:
@@ -148,9 +148,9 @@ class Get(Stage):
 
     # -- in a round
 
-    def settle(self, report: Report) -> asyncio.Future[Settled]:
+    def follow(self, report: Report) -> asyncio.Future[Followed]:
         """Hand in the change by which the report is followed, with the result that came with it if
-        it is small; :meth:`settled` goes on.
+        it is small; :meth:`followed` goes on.
         """
         result, announced = None, report.payload.result
         if announced is not None and announced.size <= ROW_BYTES:
@@ -167,7 +167,7 @@ class Get(Stage):
         payload: PayloadDoc,
         result: Result | None,
         left: Left | None = None,
-    ) -> Settled:
+    ) -> Followed:
         """Move the job to where its payload is, as it is now, with its result if it has ended.
 
         Args:
@@ -187,7 +187,7 @@ class Get(Stage):
                 # Its own agent says what becomes of it. Nothing here is killed or deleted: this may
                 # be that agent, and the job as it was before the agent was renamed.
                 log.warning("payload.refused", agent=agent.name, key=payload.key, of=job.agent)
-                return Settled("", payload)
+                return Followed("", payload)
             believed = outcome.is_of(job, payload, agent.name)
             if not believed and job.bundle is not None:
                 # The agent has another bundle under the job's key, so it has no payload of the job.
@@ -208,22 +208,22 @@ class Get(Stage):
         ended = payload.status in outcome.ENDED
         move = self._advance(job, report, payload)
         if move is None:
-            return Settled("acknowledge" if ended else "", payload, job)
+            return Followed("acknowledge" if ended else "", payload, job)
         if not ended:
-            return Settled("", payload, jobs.move(tx, move))
+            return Followed("", payload, jobs.move(tx, move))
         not_stored = payload.result is not None and result is None
         if not_stored or (outcome.left_children(payload) and left is None):
-            return Settled("fetch", payload, job)
+            return Followed("fetch", payload, job)
         if result is not None:
             move = dataclasses.replace(move, facts={**move.facts, "result": result})
         if left is not None:
             move = self._decide(batch.left_children, job, move, left.count, left.problem)
             if move.changes.get("deferred"):
                 if left.bundle is None:  # it was to be cancelled when they were looked for
-                    return Settled("fetch", payload, job)
+                    return Followed("fetch", payload, job)
                 parent, shared = batches.defer(tx, move, left.count, left.bundle)
-                return Settled("acknowledge", payload, parent, children=shared)
-        return Settled("acknowledge", payload, jobs.move(tx, move))
+                return Followed("acknowledge", payload, parent, children=shared)
+        return Followed("acknowledge", payload, jobs.move(tx, move))
 
     def _follow_unexpected(
         self,
@@ -233,7 +233,7 @@ class Get(Stage):
         result: Result | None,
         job: Job | None,
         attempt: Attempt | None,
-    ) -> Settled:
+    ) -> Followed:
         """End a payload that no job waits for, keep what it left, and let the agent delete it.
 
         Args:
@@ -242,21 +242,21 @@ class Get(Stage):
         """
         agent = report.agent.name
         if not report.agent.supports_events:
-            return Settled("", payload)  # it was asked just before, and deletes by age
+            return Followed("", payload)  # it was asked just before, and deletes by age
         if payload.status not in outcome.ENDED:
             log.warning("payload.stale", agent=agent, key=payload.key, status=payload.status)
-            return Settled("kill", payload)  # the agent reports its end
+            return Followed("kill", payload)  # the agent reports its end
         if job is not None and attempt is not None and attempt.ended_at and not attempt.result:
             payload = outcome.bounded(job, payload)
             if payload.result is not None:
                 if result is None:
-                    return Settled("fetch", payload, job, expected=False)
+                    return Followed("fetch", payload, job, expected=False)
                 if jobs.attach_result(tx, report.key, result):
-                    return Settled("acknowledge", payload, job, expected=False)
+                    return Followed("acknowledge", payload, job, expected=False)
         if job is None or job.state not in states.ENDED:
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"
             log.warning("payload.dropped", agent=agent, key=payload.key, why=why)
-        return Settled("acknowledge", payload)
+        return Followed("acknowledge", payload)
 
     def _advance(self, job: Job, report: Report, payload: PayloadDoc) -> Move | None:
         service, now, agent = self._service(job.service), self.core.clock.now(), report.agent.name
@@ -264,7 +264,7 @@ class Get(Stage):
             job, payload, service, now, agent, self.core.uniform, report.taken_at
         )
 
-    def settled(self, report: Report, answer: Settled | BaseException) -> None:
+    def followed(self, report: Report, answer: Followed | BaseException) -> None:
         """Go on once the change was made: acknowledge what has ended, fetch what did not come."""
         if not self.inbox.is_busy(report):
             return  # its agent is called in another way by now, and reports it again
@@ -287,18 +287,18 @@ class Get(Stage):
 
     # -- one payload, in a task of its own
 
-    async def _go_on(self, report: Report, settled: Settled) -> None:
+    async def _go_on(self, report: Report, followed: Followed) -> None:
         agent, payload = report.agent, report.payload
         self.progress.forget(report.key)
         try:
-            if settled.then == "kill":
+            if followed.then == "kill":
                 with suppress(NoSuchPayload):
                     async with self._kills[agent.name]:
                         await agent.kill(payload.id, payload.key)
             else:
-                if settled.then == "fetch":
-                    settled = await self._fetch(report, settled)
-                if settled.then != "acknowledge":
+                if followed.then == "fetch":
+                    followed = await self._fetch(report, followed)
+                if followed.then != "acknowledge":
                     self.inbox.again(report, 0.0)  # somebody else moved the job meanwhile
                     return
                 await agent.acknowledge(payload.id, payload.key)
@@ -307,12 +307,12 @@ class Get(Stage):
         else:
             self._done(report)
 
-    async def _fetch(self, report: Report, settled: Settled) -> Settled:
+    async def _fetch(self, report: Report, followed: Followed) -> Followed:
         """Fetch the result of an attempt, and follow its report with it."""
-        payload, job = settled.payload, settled.job
+        payload, job = followed.payload, followed.job
         assert job is not None, "its result is wanted"
         payload = await self._fitting(report, payload, job)
-        if settled.expected:
+        if followed.expected:
             report.fetching = True
             self.core.wakeups.send()
         async with (
@@ -324,15 +324,15 @@ class Get(Stage):
                 result = await self.results.fetch(
                     *(report.agent, payload.id, payload.result, report.result, pending)
                 )
-            if settled.expected and result is not None and outcome.left_children(payload):
+            if followed.expected and result is not None and outcome.left_children(payload):
                 left = await self._left_children.of(job, result, bundles)
-            settled = await self.core.database.write(self._follow, report, payload, result, left)
-            if settled.then == "acknowledge" and settled.job is not None:
+            followed = await self.core.database.write(self._follow, report, payload, result, left)
+            if followed.then == "acknowledge" and followed.job is not None:
                 pending.commit()
-            stored, shared = left and left.bundle, settled.children
+            stored, shared = left and left.bundle, followed.children
             if stored and shared and stored.file == shared.file:
                 bundles.commit()
-        return settled
+        return followed
 
     async def _failed(self, report: Report, problem: Exception) -> None:
         """Whatever fails, the report is kept and looked at again: an end is reported once, and its

@@ -46,7 +46,8 @@ class Poll(Stage):
         """
         moved, polled = 0, set[AttemptKey]()
         for name in set((await changes.totals_of(self.core.database)).agents):
-            agent, unreachable_s = self.core.fleet.named(name), self.core.fleet.unreachable_s(name)
+            agent = self.core.registry.named(name)
+            unreachable_s = self.core.registry.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)
             elif isinstance(agent, OrchestratorClient):
@@ -61,14 +62,14 @@ class Poll(Stage):
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are looked for: this happens at every sweep."""
-        gone, for_s = self.core.fleet.named(name) is None, f" for {say_duration(unreachable_s)}"
+        gone, for_s = self.core.registry.named(name) is None, f" for {say_duration(unreachable_s)}"
         lost, judged = self._judge(unreachable_s, gone=gone)
         what = "has not been in the server's settings" if gone else "has not been reached"
         what = "is not in the server's settings" if gone and not lost else what + for_s
         rule, moved = self._unreached(f"agent {name} {what}", lost=lost), 0
 
         def find(tx: Tx) -> list[Job]:
-            agent = self.core.fleet.named(name)
+            agent = self.core.registry.named(name)
             if agent is not None and agent.reachable:
                 return []  # it is back
             return jobs.in_states(tx, judged, name, MOVED_AT_ONCE)

@@ -90,7 +90,7 @@ class Results(Stage):
 
     def hold_uploads(self) -> bool:
         """Whether all agents that can be reached have one, so that no upload is taken."""
-        return self.hold(agent.name for agent in self.core.fleet.all() if agent.reachable)
+        return self.hold(agent.name for agent in self.core.registry.all() if agent.reachable)
 
     def sentence(self) -> str:
         """Empty: none waits."""

@@ -15,7 +15,7 @@ from server.domain import ending, outcome
 from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from server.stages.deliver import Deliver
-from server.stages.get import Get, Settled
+from server.stages.get import Followed, Get
 from server.stages.stage import Core, Stage
 from server.store import changes, queue
 from server.store.queue import Claimed, Offer
@@ -75,7 +75,7 @@ class Round(Stage):
         offers = self._offers(queued) if claims_some else []
         self._calls_seen = calls
         claiming: asyncio.Future[Claimed] | None = None
-        settling = [self._get.settle(one) for one in reports]
+        following = [self._get.follow(one) for one in reports]
         if claims_some:  # behind the ends, whose slots are free by then
             claiming = self.core.database.write(
                 queue.claim,
@@ -85,9 +85,9 @@ class Round(Stage):
                 self._get.inbox.ended(),
                 self.core.services,
             )
-        answers = await asyncio.gather(*settling, return_exceptions=True)
+        answers = await asyncio.gather(*following, return_exceptions=True)
         for one, answer in zip(reports, answers, strict=True):
-            self._get.settled(one, answer)
+            self._get.followed(one, answer)
             if claims_some:
                 self._calls_seen += _ends(answer)  # the claim has seen the slots of these
         claimed = 0 if claiming is None else self._claimed(await claiming)
@@ -109,7 +109,7 @@ class Round(Stage):
         for name in queued:
             service = self.core.services.get(name)
             if service is not None:
-                able = [one for one in self.core.fleet.candidates(name) if not hold([one.name])]
+                able = [one for one in self.core.registry.candidates(name) if not hold([one.name])]
                 if able:
                     offers.append(Offer(service, able))
         return offers
@@ -117,7 +117,7 @@ class Round(Stage):
     def _claimed(self, claimed: Claimed) -> int:
         self._next_due = claimed.next_due
         for job in claimed.jobs:
-            self.core.fleet.claimed(job.agent or "", job.service)
+            self.core.registry.claimed(job.agent or "", job.service)
             self._deliver.start(job)
         if len(claimed.jobs) >= _MAX_CLAIMED:
             self.core.wakeups.send()
@@ -168,7 +168,7 @@ class Round(Stage):
             return self._fail(job, message, Reason.QUEUE_TIMEOUT)
 
         find = partial(
-            queue.overdue, service=service.name, queued_before=before, now=now, limit=_MAX_GIVEN_UP
+            queue.overdue, service=service.name, waiting_since=before, now=now, limit=_MAX_GIVEN_UP
         )
         return await self._move_some(find, overdue)
 
@@ -176,7 +176,7 @@ class Round(Stage):
         return self._decide(ending.end, job, JobState.FAILED, message, reason)
 
 
-def _ends(answer: Settled | BaseException) -> bool:
+def _ends(answer: Followed | BaseException) -> bool:
     """Whether a job has ended by it."""
     if isinstance(answer, BaseException) or answer.then != "acknowledge":
         return False

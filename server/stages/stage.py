@@ -39,7 +39,7 @@ class Core:
     """What every part of the server works with.
 
     Attributes:
-        fleet: the agents, as they are now.
+        registry: the agents, as they are now.
         wakeups: of the loops, and of requests that wait for a job.
         uniform: random numbers for the delays of retries.
         measures: what is counted, for ``/metrics``.
@@ -50,7 +50,7 @@ class Core:
     clock: Clock
     storage: Storage
     scratch: Scratch
-    fleet: Registry
+    registry: Registry
     services: Mapping[str, Service]
     wakeups: JobWakeups
     uniform: Uniform = RANDOM.uniform

@@ -55,7 +55,7 @@ class Waiting(Stage):
         if not waiting:
             return {}
         database, now = self.core.database, self.core.clock.now()
-        held = _Held(await changes.totals_of(database), self.core.fleet)
+        held = _Held(await changes.totals_of(database), self.core.registry)
         parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
         counted_of = await database.read(
             batches.several, [one for one in parents if one is not None]
@@ -93,7 +93,7 @@ class Waiting(Stage):
         return found
 
     def _no_room(self, service: Service) -> dict[str, Any] | None:
-        if not self._results.hold(one.name for one in self.core.fleet.candidates(service.name)):
+        if not self._results.hold(one.name for one in self.core.registry.candidates(service.name)):
             return None
         return _why(WaitReason.DISK_FULL, f"no job is sent now: {self._results.sentence()}")
 
@@ -155,8 +155,8 @@ def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
 class _Held:
     """The slots that are held now, and what agents have no room for because of them."""
 
-    def __init__(self, held: changes.Totals, fleet: Registry) -> None:
-        self._held, self._fleet = held, fleet
+    def __init__(self, held: changes.Totals, registry: Registry) -> None:
+        self._held, self._registry = held, registry
         self._no_agent: dict[str, str] = {}
         self._all_busy: dict[str, str] = {}
 
@@ -171,7 +171,7 @@ class _Held:
     def at_agent(self, job: Job) -> dict[str, Any]:
         """Why the agent that has the job has not started it."""
         reason = f"agent {job.agent} has it and starts it when a slot is free"
-        agent = self._fleet.named(job.agent or "")
+        agent = self._registry.named(job.agent or "")
         if agent is None or agent.slots is None:
             return _why(WaitReason.AGENTS_BUSY, reason)
         used, limit = self._held.running[agent.name], agent.slots
@@ -182,9 +182,9 @@ class _Held:
         """Why the job, which may be sent, is not."""
         name = service.name
         if name not in self._no_agent:
-            self._no_agent[name] = self._fleet.why_none(name, {})
+            self._no_agent[name] = self._registry.why_none(name, {})
             runs = {at: jobs for (at, of), jobs in dict(self._held.runs).items() if of == name}
-            self._all_busy[name] = self._fleet.why_none(name, self._held.agents, runs)
+            self._all_busy[name] = self._registry.why_none(name, self._held.agents, runs)
         if self._no_agent[name]:
             return _why(WaitReason.NO_AGENT, self._no_agent[name])
         mine, all_users = self._of(name, job.user_id)
@@ -219,7 +219,7 @@ class _Held:
             Limit(service.runs_of(user), mine, position - 1),
             Limit(service.max_runs, all_users, before),
         ]
-        able = self._fleet.candidates(name)
+        able = self._registry.candidates(name)
         if all(one.slots is not None or one.max_runs is not None for one in able):
             # What other services have at the agents, they are taken to keep.
             slots = sum(self._slots_for(name, one) for one in able)
@@ -238,7 +238,7 @@ class _Held:
         agent has as many jobs of the service as it may have, these.
         """
         used = limit = 0
-        for one in self._fleet.candidates(service):
+        for one in self._registry.candidates(service):
             own = self._at(one.name, service)
             if one.max_runs is not None and own >= one.max_runs:
                 used, limit = used + own, limit + one.max_runs

@@ -12,7 +12,7 @@ from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import FIRST_EVENT, Bundle, Job, Move, Result
 from server.domain.service import Service
 from server.store import bundles, jobs, records
-from server.store.changes import changed, queued
+from server.store.changes import HELD, changed, queued
 from server.store.queue import DEFERRED
 from server.store.records import insert, reader
 from shared.clock import Micros
@@ -264,8 +264,7 @@ def active_children(tx: Tx, parents: Sequence[int]) -> Mapping[int, int]:
     rows = tx.rows(
         f"""
         SELECT parent_id, count(*) AS active FROM jobs
-        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-        AND parent_id + 0 {AMONG} GROUP BY parent_id
+        WHERE {HELD} AND parent_id + 0 {AMONG} GROUP BY parent_id
         """,  # noqa: S608 - no user input
         among(parents),
     )

@@ -140,16 +140,16 @@ def queued_before(tx: Tx, ids: Sequence[int], most: int) -> dict[int, int]:
 
 
 def overdue(
-    tx: Tx, service: str, queued_before: Micros | None, now: Micros, limit: int
+    tx: Tx, service: str, waiting_since: Micros | None, now: Micros, limit: int
 ) -> list[Job]:
     """Queued jobs whose queue timeout is over, and that nothing holds back.
 
     Args:
-        queued_before: those that have waited since then; None: only those with a queue timeout
+        waiting_since: those that have waited since then; None: only those with a queue timeout
             of their own.
         limit: of both kinds.
     """
-    params = {"service": service, "before": queued_before, "now": now, "limit": limit}
+    params = {"service": service, "before": waiting_since, "now": now, "limit": limit}
     found: list[Job] = []
     for only_if, by in (
         (f"{WAITS_SINCE} <= :before", WAITS_SINCE),

@@ -163,7 +163,7 @@ async def _show(
     context, principal = site.context, request[PRINCIPAL]
     most = context.core.settings.server.max_upload
     offers = [
-        Offer.of(one, most, offered=context.core.fleet.offered(one.name))
+        Offer.of(one, most, offered=context.core.registry.offered(one.name))
         for one in sorted(context.core.services.values(), key=lambda one: one.name)
         if not one.retired
     ]

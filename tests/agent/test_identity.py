@@ -36,7 +36,7 @@ async def server_of(folder: Path, port: int, identity: str = SECRET) -> AsyncIte
 
 async def trouble(client: ServerClient) -> str:
     """What is wrong with the agent, once it was tried."""
-    (node,) = client.server.context.connections.clients.values()
+    (node,) = client.server.context.fleet.clients.values()
     while node.unreachable == node.not_reached_yet:
         await yield_to_loop()
     return node.trouble

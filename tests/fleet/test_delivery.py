@@ -335,13 +335,13 @@ async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connect
     south, payload = await one_sent(world)
     world.get.inbox._delay_s = 0.05
     connected = copy.copy(south)
-    world.get.settle = mock.Mock(wraps=world.get.settle)
+    world.get.follow = mock.Mock(wraps=world.get.follow)
     south.start(payload)
     await world.get.stop(south.name)
     south._report(payload)  # as who has asked by the former one does
     connected._report(payload)
     await world.clock.advance(0.05)
-    ((report,),) = [one.args for one in world.get.settle.call_args_list]
+    ((report,),) = [one.args for one in world.get.follow.call_args_list]
     assert report.agent is connected
     assert await world.state(1) is JobState.RUNNING
 
@@ -390,13 +390,13 @@ async def test_no_report_of_a_former_connection_is_followed_by_a_round_that_was_
         south.end(payload, PayloadState.COMPLETED)
     first, second = world.get.inbox.take(2)
     first.content = second.content = None
-    world.get.settled(first, await world.get.settle(first))
+    world.get.followed(first, await world.get.follow(first))
     await world.settle()
     await world.get.results.add(first.which, NoRoom(1 << 60, 0), 1 << 60)
-    settled = await world.get.settle(second)
+    settled = await world.get.follow(second)
     stopping = asyncio.create_task(world.get.stop(south.name))
     await yield_to_loop()
-    world.get.settled(second, settled)
+    world.get.followed(second, settled)
     await stopping
     assert second.which not in world.get._tasks
     assert not len(world.get.results)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from server.agents import sender
 from server.agents.agent import Body
-from server.agents.sender import MAX_WAIT_S, MISSING, Sender, SentBundles, SmallOrder
+from server.agents.sender import MAX_WAIT_S, MISSING, OrderSender, SentBundles, SmallOrder
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle
 from shared.clock import yield_to_loop
@@ -31,7 +31,7 @@ class Agent:
         self.bytes: list[bytes] = []
         self.problem: Exception | None = None
         self.refused: dict[int, str] = {}
-        self.sender = Sender(self.post, "server", self.clock)
+        self.sender = OrderSender(self.post, "server", self.clock)
 
     async def post(self, body: Body, orders: int) -> PayloadsAnswer:
         content = b"".join([chunk async for chunk in body.chunks()])

@@ -59,7 +59,7 @@ class Fleet(ServerClient):
                 await agent.followed()
 
     async def apply(self, tables: dict[str, AgentTable]) -> None:
-        await self.server.context.connections.apply(tables)
+        await self.server.context.fleet.apply(tables)
 
     async def now(self, **agents: FakeAgent | AgentTable) -> None:
         """As the settings have the agents from now on, by name."""
@@ -134,7 +134,7 @@ async def shared_server(module_folder: Path) -> AsyncIterator[tuple[ServerClient
         seldom = {"sender_interval": 5.0, "getter_interval": 5.0, "agent_lost_after": 120.0}
         how: dict[str, Any] = {"machine": clock} | seldom
         caller = await served_by(stack, module_folder, toml, **how)
-        await caller.server.context.connections.apply({})
+        await caller.server.context.fleet.apply({})
         yield caller, clock, module_folder / "data"
         stack.enter_context(clock.autojump())
 

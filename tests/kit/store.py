@@ -321,7 +321,7 @@ def settings(**server: Any) -> LiveSettings:
 
 def core(**given: Any) -> Core:
     """The given ones; the others are not to be used."""
-    how: dict[str, Any] = dict.fromkeys(("storage", "scratch", "fleet", "clock"))
+    how: dict[str, Any] = dict.fromkeys(("storage", "scratch", "registry", "clock"))
     how["database"] = getattr(given.pop("jobs", None), "database", None)
     how |= {"services": {}, "settings": settings(), "wakeups": JobWakeups()}
     return Core(**(how | given))

@@ -185,7 +185,7 @@ class World:
             database=self.database,
             storage=self.storage,
             scratch=self.scratch,
-            fleet=self.registry,
+            registry=self.registry,
             services=self.services,
             clock=self.steady,
             settings=self.settings,

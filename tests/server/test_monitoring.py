@@ -283,7 +283,7 @@ async def test_a_server_without_an_agent_that_answers_takes_uploads_until_it_sto
 async def test_users_see_neither_agents_nor_what_is_wrong(tmp_path):
     given: dict[str, Any] = {"principals": PRINCIPALS, "min_free": 1 << 60}
     async with driving(tmp_path, FakeOrchestrator(), **given) as caller:
-        (agent,) = caller.server.context.connections.clients
+        (agent,) = caller.server.context.fleet.clients
         for token in ("", *PRINCIPALS):
             shown = {"Authorization": f"Bearer {token}"} if token else {}
             answers = [await Program(caller).ask("GET", path, **shown) for path in PROBES]

@@ -186,7 +186,7 @@ async def test_a_job_goes_its_way_with_tls_on_every_connection_and_the_right_cer
     ):
         async with encrypted(tmp_path / name, keys, lines, {}) as client:
             job_id = await client.upload(service="example")
-            (node,) = client.server.context.connections.clients.values()
+            (node,) = client.server.context.fleet.clients.values()
             await until(lambda: node.unreachable != node.not_reached_yet)  # noqa: B023
             assert words in node.trouble.lower()
             assert (await client.get(f"/api/v1/jobs/{job_id}"))[2].count(b'"Queued"')
