@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from isal import isal_zlib
 
-from shared.files.archives.zip_directory import (
+from shared.files.archives.zip_headers import (
     DEFLATED,
     FILE,
     FOLDER,

@@ -30,8 +30,8 @@ from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
 from server.stages.merged_results import Part, given_bundle, local_copies, opened_source
 from shared.files.archives.result_index import ResultIndex
-from shared.files.archives.zip_directory import EARLIEST, ZipEntry, read_part
-from shared.files.archives.zip_index import ListedFile, spellings
+from shared.files.archives.zip_headers import EARLIEST
+from shared.files.archives.zip_reader import ListedFile, ZipEntry, read_part, spellings
 from shared.files.names import BundleError, shown
 from shared.files.opened import closing_fd
 from shared.wire import FileDoc

@@ -27,8 +27,8 @@ from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result
 from server.store import jobs
 from shared.clock import wait_for
-from shared.files.archives.zip_directory import STORED, ZipEntry, read_content, read_range
-from shared.files.archives.zip_index import ZipIndex
+from shared.files.archives.zip_headers import STORED
+from shared.files.archives.zip_reader import ZipEntry, ZipIndex, read_content, read_packed
 from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 from shared.http.file_response import Part, requested_part, send_chunks
@@ -92,8 +92,7 @@ class Unpacker:
             if not self._keep and (start, stop) == (0, entry.size):
                 yield from read_content(fd, entry, self._chunk)  # with its checksum
             elif entry.method == STORED:
-                at = entry.offset + start
-                yield from read_range(fd, at, stop - start, self._chunk, entry.name)
+                yield from read_packed(fd, entry, start, stop, self._chunk)
             elif stop > start:
                 yield from self._inflate(fd, start, stop)
 
@@ -104,7 +103,7 @@ class Unpacker:
         at = places[near] if near >= 0 else 0
         taken, state = self._states[at] if near >= 0 else (0, zlib.decompressobj(-zlib.MAX_WBITS))
         engine, last = state.copy(), at
-        for packed in read_range(fd, entry.offset + taken, entry.packed - taken, _PACKED):
+        for packed in read_packed(fd, entry, taken, entry.packed, _PACKED):
             data = packed
             while True:
                 # What comes before the place is given to nobody: larger pieces take fewer turns.

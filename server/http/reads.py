@@ -29,7 +29,7 @@ from server.http.problems import Refusal
 from server.settings.load import LiveSettings
 from server.storage.scratch import Scratch, ScratchFile
 from shared.clock import Clock
-from shared.files.archives.zip_index import ListedFile
+from shared.files.archives.zip_reader import ListedFile
 from shared.files.opened import to_end
 from shared.http.authentication import CALLER
 from shared.multipart.receive import Threads

@@ -24,7 +24,7 @@ from server.stages.merged_results import (
 from server.stages.stage import Stage
 from server.storage.scratch import ScratchFile
 from server.store import batches, jobs
-from shared.files.archives.zip_directory import MAX_MERGED
+from shared.files.archives.zip_reader import MAX_MERGED
 from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
 from shared.files.opened import opened, to_end

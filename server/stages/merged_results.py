@@ -127,7 +127,7 @@ class MergedResults:
             digest: to which they are added.
 
         Raises:
-            BundleError: a result has changed.
+            BundleError: a result has changed, or is damaged.
             FileNotFoundError: one is gone.
         """
         for number, first, last in self._merge.parts(start, self.size if stop is None else stop):

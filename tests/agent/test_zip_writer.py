@@ -16,7 +16,7 @@ from isal import isal_zlib
 
 from client_agent.collect import zip_writer
 from client_agent.collect.zip_writer import ZipWriter
-from shared.files.archives import zip_directory
+from shared.files.archives import zip_headers
 from tests.agent.agent_packing import MIB
 from tests.formats import desktop_zip
 
@@ -69,7 +69,7 @@ def test_other_programs_read_what_was_written(path: Path) -> None:
 def test_only_a_file_beyond_four_gib_has_zip64_sizes(path, size, monkeypatch) -> None:
     if size < 4 * GIB:  # as if so much were too large for 32 bits already
         monkeypatch.setattr(zip_writer, "MAX_32", 2 * MIB)
-        monkeypatch.setattr(zip_directory, "MAX_32", 2 * MIB)
+        monkeypatch.setattr(zip_headers, "MAX_32", 2 * MIB)
         monkeypatch.setattr(desktop_zip, "_FULL", 2 * MIB)
     with ZipWriter(path) as out:
         out.add_file("before", WHEN, [b"1"], 1)
@@ -103,11 +103,11 @@ def test_a_file_after_four_gib_has_a_zip64_offset(path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "wide"), [(0xFFFE, False), (0xFFFF, True), (70_000, True)])
 def test_many_entries_are_counted_in_64_bits(count: int, wide: bool) -> None:
-    data = zip_directory.end_records(count, 100, 46 * count)
+    data = zip_headers.end_records(count, 100, 46 * count)
     assert data.startswith(b"PK\6\6") is wide
     if wide:
-        assert zip_directory.END_64.unpack_from(data)[6:] == (count, count, 46 * count, 100)
-    assert zip_directory.END.unpack(data[-22:])[3:5] == (min(count, 0xFFFF),) * 2
+        assert zip_headers.END_64.unpack_from(data)[6:] == (count, count, 46 * count, 100)
+    assert zip_headers.END.unpack(data[-22:])[3:5] == (min(count, 0xFFFF),) * 2
 
 
 def test_memory_does_not_grow_with_the_central_directory(path: Path) -> None:

@@ -10,22 +10,23 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.files.archives import merge as module
-from shared.files.archives import zip_directory
+from shared.files.archives import zip_headers
 from shared.files.archives.inputs_list import list_line
 from shared.files.archives.merge import Merge, Source
-from shared.files.archives.zip_directory import read_entries
+from shared.files.archives.zip_reader import ZipIndex, read_entries
 from shared.files.names import BundleError
 from tests.formats import desktop_zip
 from tests.kit.cost import peak
 from tests.kit.dev_program import ended
 from tests.kit.each import each
-from tests.kit.raw_archives import unzipped, zipped
+from tests.kit.raw_archives import RawZip, unzipped, zipped
 
 MIB = 1 << 20
 
@@ -120,7 +121,7 @@ def test_programs_and_times_stay_what_they_are() -> None:
 
 
 def test_large_values_have_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (module, zip_directory):
+    for where in (module, zip_headers):
         monkeypatch.setattr(where, "MAX_32", 2 * MIB)  # as if so much were too large already
     monkeypatch.setattr(desktop_zip, "_FULL", 2 * MIB)
     path = tmp_path / "whole.zip"
@@ -141,6 +142,20 @@ def test_a_source_with_names_that_are_not_safe_is_refused_and_leaves_nothing(nam
         merge.add(source := Source("good/", written(good)))
         merge.end()
         assert unzipped(read(merge, [source], 0, merge.size)) == {"good/a": b"1"}
+
+
+@each(
+    "how",
+    [{"offset": 5}, {"offset": 1 << 20}, {"packed": bytes(140), "size": 140, "offset": 0}],
+)
+def test_a_source_without_what_it_lists_is_refused_before_anything_is_sent(how: Any) -> None:
+    bad = RawZip().add(b"a", b"1").add(b"b", b"", **how).bytes()
+    with merging() as (merge, written):
+        with pytest.raises(BundleError):
+            merge.add(Source("bad/", written(bad)))
+        assert (merge.size, merge.entries) == (0, 0)
+    with pytest.raises(BundleError):
+        ZipIndex(bad).find("b")
 
 
 def test_a_source_that_is_another_one_by_now_ends_the_copy() -> None:

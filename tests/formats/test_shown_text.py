@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.web.job import content
 from server.web.job.files import folder_of, folder_page, prefix_of
 from server.web.job.lines import CLASSES, PLAIN, render, stripped, style_after
-from shared.files.archives.zip_index import ListedFile
+from shared.files.archives.zip_reader import ListedFile
 from tests.kit.each import each
 
 _TAG = re.compile(r"<[^>]*>")

@@ -14,7 +14,7 @@ import pytest
 
 from server.http import files as http_files
 from server.web.job.files import quoted
-from shared.files.archives.zip_index import ZipIndex
+from shared.files.archives.zip_reader import ZipIndex
 from tests.kit.fake_agent import Served
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess

@@ -28,7 +28,7 @@ from server.web.job.window import (
     window_from,
     window_to,
 )
-from shared.files.archives.zip_index import ZipIndex
+from shared.files.archives.zip_reader import ZipIndex
 from tests.kit.each import each
 from tests.kit.raw_archives import zipped
 

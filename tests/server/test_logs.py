@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientPayloadError, web
 
 from server.http import logs
-from shared.files.archives.zip_directory import read_listed
+from shared.files.archives.zip_reader import ZipIndex
 from shared.wire import AttemptDoc
 from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, Served, left, page, serving
@@ -146,9 +146,9 @@ def damaged(flaw: str) -> bytes:
         (zipped({"output.txt": b"x"}), "no_log"),
         (zipped({"ferryman.json": b"{"}), "no_log"),
         (damaged("encrypted"), "no_log"),
-        (damaged("shorter"), "no_log"),
         (damaged("bytes"), "unreadable_result"),
         (damaged("late"), None),
+        (damaged("shorter"), None),
     ],
 )
 async def test_a_log_that_cannot_be_read_says_so_or_ends_its_connection(
@@ -168,10 +168,10 @@ async def test_a_log_costs_the_same_however_many_files_the_result_has(served: Se
     with zipfile.ZipFile(packed, "a") as archive:
         for number in range(3_000):
             archive.writestr(f"{number}", b"")
-    listed, init = "shared.files.archives.zip_index.read_listed", zipfile.ZipInfo.__init__
+    listed, init = ZipIndex._read, zipfile.ZipInfo.__init__
     async with ended(served, packed.getvalue()) as here:
         with (
-            patch(listed, side_effect=read_listed) as one,
+            patch.object(ZipIndex, "_read", autospec=True, side_effect=listed) as one,
             patch.object(zipfile.ZipInfo, "__init__", autospec=True, side_effect=init) as other,
         ):
             for query in ("", "follow=1", "attempt=1&stream=stderr"):

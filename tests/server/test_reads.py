@@ -13,7 +13,7 @@ from server.http import reads as reads_module
 from server.http.problems import Refusal
 from server.http.reads import MAX_OF_CALLER, MAX_SNAPSHOTS, Names, Reads, SharedReads, Snapshots
 from server.storage.scratch import Scratch
-from shared.files.archives.zip_index import ListedFile
+from shared.files.archives.zip_reader import ListedFile
 from shared.http.authentication import CALLER, caller_of
 from shared.principals import ANONYMOUS, Principal, Role
 from tests.kit.clock import SimClock

@@ -24,7 +24,7 @@ from server.store import jobs
 from server.web.job.content import spelled, visible
 from server.web.job.frame import JobFrame, frame_page, job_frame
 from server.web.site import PageRoute, Site
-from shared.files.archives.zip_index import ListedFile
+from shared.files.archives.zip_reader import ListedFile
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
 

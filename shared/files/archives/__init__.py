@@ -1,1 +1,1 @@
-"""Strict readers of the archives that users send: ZIP and tar."""
+"""Archives: ZIPs of all kinds, and tar files that users send."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from shared.files.archives.zip_directory import Content, ZipEntry, read_content
+from shared.files.archives.zip_reader import Content, ZipEntry, read_content
 from shared.files.names import BundleError, find_root
 
 _LINE: Final = re.compile(rb"[0-9a-f]{64}  ([^\n]+)\n")

@@ -4,7 +4,7 @@ result that refers to files of its bundle gets them from there.
 It is made while it is sent. A first pass over the sources reads their directories, and so finds
 out the size of the whole; a second one copies any range of it. Memory does not grow with the number
 of sources: the new table of contents waits in a file. Sources are not trusted: names, sizes and
-positions are checked by the strict reader before anything of a source is taken. Contents are not:
+sizes together are checked before anything of a source is taken. Contents are not:
 whoever unpacks them compares their checksums.
 """
 
@@ -18,19 +18,22 @@ from dataclasses import dataclass
 from typing import IO, Final
 
 from shared.files.archives.inputs_list import folder_of, not_there, read_list
-from shared.files.archives.zip_directory import (
+from shared.files.archives.zip_headers import (
     EARLIEST,
     FILE,
     FOLDER,
     MAX_32,
-    MAX_LISTED,
     PROGRAM,
-    Content,
     Headers,
-    ZipEntry,
     end_records,
+)
+from shared.files.archives.zip_reader import (
+    MAX_LISTED,
+    Content,
+    ZipEntry,
+    begin_of,
     read_entries,
-    read_range,
+    read_packed,
     size_of,
 )
 from shared.files.names import BundleError, PathSet, UnsafeName, safe_path
@@ -145,9 +148,7 @@ class Merge:
             begin, end = max(start, content), min(stop, at)
             if begin >= end:
                 continue
-            for piece in read_range(
-                archive, entry.offset + begin - content, end - begin, _CHUNK, entry.name
-            ):
+            for piece in read_packed(archive, entry, begin - content, end - content, _CHUNK):
                 pending.append(piece)
                 waiting += len(piece)
                 if waiting >= _CHUNK:
@@ -178,7 +179,7 @@ def merged(source: Source) -> bytes:
     count, files, directory = 0, bytearray(), bytearray()
     for headers, entry, archive in _entries(source, 0):
         files += headers.local()
-        files += b"".join(read_range(archive, entry.offset, headers.packed, _CHUNK, entry.name))
+        files += b"".join(read_packed(archive, entry, 0, headers.packed, _CHUNK))
         directory += headers.central()
         count += 1
     return bytes(files + directory) + end_records(count, len(files), len(directory))
@@ -220,7 +221,10 @@ def _taken(source: Source) -> list[tuple[str, ZipEntry, Content]]:
         if bundle is not None:
             wanted = read_list(result, listed, source.inputs, size_of(bundle))
             inputs = _inputs(bundle, source.folder, wanted)
-    return inputs + [(entry.name, entry, result) for entry in entries]
+    taken = inputs + [(entry.name, entry, result) for entry in entries]
+    for _, entry, archive in taken:
+        begin_of(archive, entry)
+    return taken
 
 
 def _inputs(

@@ -12,8 +12,13 @@ from typing import Final
 
 from shared.files.archives.inputs_list import not_there, read_list
 from shared.files.archives.merge import Source
-from shared.files.archives.zip_directory import Listed, ZipEntry, size_of
-from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
+from shared.files.archives.zip_reader import (
+    ListedFile,
+    ZipEntry,
+    ZipIndex,
+    size_of,
+    spellings,
+)
 
 _ENTRY: Final = "run.sh"
 _MAX_SIMILAR: Final = 3
@@ -49,8 +54,7 @@ class ResultIndex:
         source = self._source
         assert self._list is not None, "it refers to some"
         assert source.bundle is not None, "of this"
-        entry = self._new.located(self._list)
-        return read_list(source.result, entry, source.inputs, size_of(source.bundle))
+        return read_list(source.result, self._list.check(), source.inputs, size_of(source.bundle))
 
     @cached_property
     def _folder(self) -> str:
@@ -64,7 +68,7 @@ class ResultIndex:
                 root = f"{top}/"
         return root + self._source.folder
 
-    def files(self, at: int = 0) -> Iterator[tuple[Listed, int, bool]]:
+    def files(self, at: int = 0) -> Iterator[tuple[ZipEntry, int, bool]]:
         """The files from a position on, for each the position behind it, and whether it is as it
         was sent.
 
@@ -73,7 +77,7 @@ class ResultIndex:
         """
         if at < self._new.length:
             for one, behind in self._new.files(at):
-                if self._list is None or one.header != self._list.header:
+                if self._list is None or one.at != self._list.at:
                     yield one, behind, False
         if self._bundle is not None:
             for one, behind in self._bundle.files(max(0, at - self._new.length)):

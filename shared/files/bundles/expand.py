@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.files.archives.tar_reader import BLOCK, TarReader, parse_header
-from shared.files.archives.zip_directory import (
+from shared.files.archives.zip_reader import (
     MAX_LISTED,
     ZipEntry,
     inflate,

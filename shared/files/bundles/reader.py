@@ -9,13 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from shared.files.archives.zip_directory import (
-    STORED,
-    ZipEntry,
-    read_content,
-    read_entries,
-    read_range,
-)
+from shared.files.archives.zip_headers import STORED
+from shared.files.archives.zip_reader import ZipEntry, read_content, read_entries, read_packed
 from shared.files.bundles.format import (
     FILE_MODE,
     GATHER,
@@ -144,7 +139,7 @@ class BundleEntry:
 class BundleReader:
     """An open bundle, as a context manager. Blocking: for a worker thread.
 
-    The bundle is not trusted: names are checked again, and its table of contents against the file.
+    The bundle is not trusted: names, kinds and sizes are checked again.
 
     Args:
         path: the sealed ZIP.
@@ -223,7 +218,7 @@ class BundleReader:
             BundleError: the bundle is cut short.
         """
         entry = self._zip_entries[path]
-        return read_range(self._fd, entry.offset, entry.size, chunk, path)
+        return read_packed(self._fd, entry, 0, entry.size, chunk)
 
     def unpack(
         self,

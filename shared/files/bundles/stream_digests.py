@@ -1,8 +1,8 @@
 """Digests of a sealed bundle's files, computed while the bundle is received.
 
 So a bundle of many gigabytes need not be read back from the disk before the answer. These digests
-only save work: :class:`~shared.files.bundles.reader.BundleReader` checks the whole structure, and
-reads every file again that did not pass here exactly as it is listed.
+only save work: :class:`~shared.files.bundles.reader.BundleReader` reads every file again that did
+not pass here exactly as the table of contents lists it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Final
 
 from isal import isal_zlib
 
-from shared.files.archives.zip_directory import STORED, ZipEntry
+from shared.files.archives.zip_headers import LOCAL, MAX_32, STORED
+from shared.files.archives.zip_reader import ZipEntry
 
-_LOCAL: Final = struct.Struct("<4s5H3L2H")
 _ZIP64: Final = struct.Struct("<2H2Q")
-_IN_EXTRA_FIELD: Final = 0xFFFF_FFFF
 _SIZES_FOLLOW: Final = 8
 """Flag: the sizes stand behind the content."""
 
@@ -35,9 +34,9 @@ class StreamDigests:
         self._files: dict[int, tuple[int, int, str]] = {}
         self._at = 0
         self._header = bytearray()
-        self._wanted = _LOCAL.size
+        self._wanted = LOCAL.size
         self._next: Callable[[bytes], None] = self._local
-        self._start = self._left = self._size = self._crc = 0
+        self._header_at = self._start = self._left = self._size = self._crc = 0
         self._sha256 = hashlib.sha256()
         self._over = False
 
@@ -65,12 +64,13 @@ class StreamDigests:
 
     def sha256(self, entry: ZipEntry) -> str | None:
         """Hex digest of a listed file, if its bytes were fed exactly as listed; None: read it."""
-        size, crc, digest = self._files.get(entry.offset, (-1, 0, ""))
+        size, crc, digest = self._files.get(entry.at, (-1, 0, ""))
         known = entry.method == STORED and (size, crc) == (entry.size, entry.crc)
         return digest if known else None
 
     def _local(self, header: bytes) -> None:
-        magic, _, flags, method, _, _, _, packed, size, name, extra = _LOCAL.unpack(header)
+        self._header_at = self._at - LOCAL.size
+        magic, _, flags, method, _, _, _, packed, size, name, extra = LOCAL.unpack(header)
         if magic != b"PK\3\4" or flags & _SIZES_FOLLOW or method != STORED:
             self._over = True
             return
@@ -78,7 +78,7 @@ class StreamDigests:
 
         def rest(data: bytes) -> None:
             extra_field = data[name:]
-            if _IN_EXTRA_FIELD in (packed, size) and len(extra_field) >= _ZIP64.size:
+            if MAX_32 in (packed, size) and len(extra_field) >= _ZIP64.size:
                 kind, _, self._size, _ = _ZIP64.unpack_from(extra_field)
                 self._over = kind != 1
             self._begin_file()
@@ -95,6 +95,6 @@ class StreamDigests:
             self._end_file()
 
     def _end_file(self) -> None:
-        self._files[self._start] = (self._size, self._crc, self._sha256.hexdigest())
+        self._files[self._header_at] = (self._size, self._crc, self._sha256.hexdigest())
         self._start = 0
-        self._next, self._wanted = self._local, _LOCAL.size
+        self._next, self._wanted = self._local, LOCAL.size

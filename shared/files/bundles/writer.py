@@ -9,7 +9,7 @@ from typing import Final
 
 from isal import isal_zlib
 
-from shared.files.archives.zip_directory import EARLIEST, FILE, PROGRAM, Headers, end_records
+from shared.files.archives.zip_headers import EARLIEST, FILE, PROGRAM, Headers, end_records
 from shared.files.bundles.format import (
     ENTRY,
     GATHER,
