@@ -11,6 +11,7 @@ import json
 import re
 import socket
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -350,7 +351,8 @@ class Connection(web.RequestHandler):
         else:
             transport.resume_reading()
         if transport.can_write_eof():
-            transport.write_eof()
+            with suppress(OSError):  # the peer is gone
+                transport.write_eof()
         await asyncio.wait([self.closed], timeout=self.deadlines.linger_s)
 
     # -- writing

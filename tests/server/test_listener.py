@@ -248,6 +248,17 @@ async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrive
         assert b" 413 " in await reader.read()
 
 
+async def test_a_peer_that_is_gone_as_it_is_refused_is_no_error(monkeypatch, caplog):
+    def gone(_: object) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    transport = "asyncio.selector_events._SelectorSocketTransport"
+    monkeypatch.setattr(f"{transport}.write_eof", gone)
+    async with serving() as (_, port), connected(port, REFUSED) as (reader, _):
+        assert b" 413 " in await reader.readuntil(b" 413 ")
+    assert [one.getMessage() for one in caplog.records] == []
+
+
 async def test_without_a_token_not_even_the_rest_is_read():
     async with serving(linger_s=LATER) as (app, port):
         app.known = False
