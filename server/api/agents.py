@@ -157,7 +157,8 @@ async def listing(request: web.Request, context: Context) -> AgentPage:
 
 async def read(request: web.Request, context: Context) -> AgentDoc:
     """One agent, by its name or id."""
-    return await document(context, await context.stages.agents.find(request.match_info["name"]))
+    record = await context.core.database.read(agents.find, request.match_info["name"])
+    return await document(context, record)
 
 
 class ChangeBody(JsonBody):

@@ -199,6 +199,10 @@ def _children(count: int) -> str:
     return "1 child" if count == 1 else f"{count} children"
 
 
-def cancelled_with(parent_id: int) -> str:
-    """Why the children of a parent that is to be cancelled are cancelled."""
-    return f"cancelled with its parent, job {parent_id}"
+def why_cancelled(parent: Job, batch: Batch) -> str:
+    """Why the children of a parent are cancelled; empty: they are not."""
+    if parent.cancel_requested_at is not None:
+        return f"cancelled with its parent, job {parent.id}"
+    if batch.gives_up:
+        return f"cancelled because another child of job {parent.id} failed (fail_fast)"
+    return ""

@@ -6,15 +6,16 @@ was reached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 
 from server.domain import ending, states
-from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
-from server.domain.errors import Conflict, NotFound
+from server.domain.agents import REMOVED, AgentRecord, Contact
+from server.domain.errors import Conflict
 from server.domain.jobs import Job, Move
 from server.stages.stage import MOVED_AT_ONCE, Core, Stage
 from server.store import agents, changes, jobs
@@ -101,37 +102,25 @@ class Agents(Stage):
     def in_settings(self, name: str) -> bool:
         return name in self._configured
 
-    async def find(self, name: str) -> AgentRecord:
-        """The agent with this name, or else this id. Raises NotFound."""
-        records = await self.core.database.read(agents.all_agents)
-        named = [one for one in records if one.name == name]
-        matches = named or [one for one in records if one.id == name]
-        if not matches:
-            raise NotFound("agent_not_found", f"this server knows no agent {name[:64]}")
-        return max(
-            matches, key=lambda one: (one.state is not AgentState.RETIRED, one.message != REPLACED)
-        )
-
     async def drain(self, name: str, message: str) -> AgentRecord:
         """Give it no new jobs; those that it has are followed to their end. Raises NotFound,
         Conflict.
         """
-        record = await self.find(name)
-        if record.state is AgentState.RETIRED:
-            why = f"agent {record.name} is retired: it gets no jobs"
-            raise Conflict("agent_retired", why)
-        return await self._set(record, AgentState.DRAINING, message)
+        check = partial(_in_use, why="it gets no jobs")
+        return await self._set(name, AgentState.DRAINING, message, check)
 
     async def resume(self, name: str) -> AgentRecord:
         """Make it active again. Raises NotFound, Conflict."""
-        record = await self.find(name)
-        if record.name not in self._configured:
-            why = f"agent {record.name} is not in the server's settings: write it there again"
-            raise Conflict("agent_removed", why)
-        if (await self.find(record.name)).id != record.id:
-            why = f"another agent has the name {record.name} now"
-            raise Conflict("agent_replaced", why)
-        resumed = await self._set(record, AgentState.ACTIVE, "")
+
+        def check(tx: Tx, record: AgentRecord) -> None:
+            if record.name not in self._configured:
+                why = f"agent {record.name} is not in the server's settings: write it there again"
+                raise Conflict("agent_removed", why)
+            if agents.find(tx, record.name).id != record.id:
+                why = f"another agent has the name {record.name} now"
+                raise Conflict("agent_replaced", why)
+
+        resumed = await self._set(name, AgentState.ACTIVE, "", check)
         self.core.wakeups.agent_changed()
         return resumed
 
@@ -139,50 +128,51 @@ class Agents(Stage):
         """Use it no more: it gets no jobs and is not contacted. Raises NotFound, Conflict: it
         has jobs.
         """
-        record = await self.find(name)
-        retired = await self.core.database.write(
-            agents.set_state, record.id, AgentState.RETIRED, message, idle=True
-        )
-        if retired is None:
-            held = (await changes.totals_of(self.core.database)).agents[record.name]
-            raise Conflict(
-                "agent_has_jobs",
-                f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "
-                "have ended, or declare it lost",
-            )
-        self.core.registry.remember([retired])
-        log.info("agent.retired", agent=record.name, why=message)
-        return retired
+
+        def check(tx: Tx, record: AgentRecord) -> None:
+            if held := changes.all_of(tx).agents[record.name]:
+                raise Conflict(
+                    "agent_has_jobs",
+                    f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until "
+                    "they have ended, or declare it lost",
+                )
+
+        return await self._set(name, AgentState.RETIRED, message, check)
 
     async def declare_lost(self, name: str, message: str) -> tuple[AgentRecord, int]:
         """End all attempts that it has, at once: its operator says that it will not come back.
         Returns its record, and how many attempts were ended. Raises NotFound, Conflict: it can
         be reached, or is retired.
         """
-        record = await self.find(name)
-        if record.state is AgentState.RETIRED:
-            why = f"agent {record.name} is retired: it has no jobs"
-            raise Conflict("agent_retired", why)
-        agent = self.core.registry.named(record.name)
-        if agent is not None and agent.reachable:
-            raise Conflict(
-                "agent_reachable",
-                f"agent {record.name} can be reached, so its jobs are not lost: stop it first, or "
-                "drain it",
-            )
-        lost = await self._set(record, AgentState.LOST, message)
-        ended = await self._end_attempts(record.name)
+
+        def check(tx: Tx, record: AgentRecord) -> None:
+            _in_use(tx, record, "it has no jobs")
+            agent = self.core.registry.named(record.name)
+            if agent is not None and agent.reachable:
+                raise Conflict(
+                    "agent_reachable",
+                    f"agent {record.name} can be reached, so its jobs are not lost: stop it first, "
+                    "or drain it",
+                )
+
+        lost = await self._set(name, AgentState.LOST, message, check)
+        ended = await self._end_attempts(lost.name)
         self.core.wakeups.agent_changed()
         return lost, ended
 
-    async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
-        changed = await self.core.database.write(agents.set_state, record.id, state, message)
-        if changed is None:  # it has said meanwhile what its own id is, and may be reachable
-            raise Conflict(
-                "agent_replaced", f"agent {record.name} is another now: look at it again"
-            )
+    async def _set(
+        self, name: str, state: AgentState, message: str, check: Callable[[Tx, AgentRecord], None]
+    ) -> AgentRecord:
+        """``check`` raises what speaks against it, of the agent as it is then."""
+
+        def change(tx: Tx) -> AgentRecord:
+            record = agents.find(tx, name)
+            check(tx, record)
+            return agents.set_state(tx, record.id, state, message) or record
+
+        changed = await self.core.database.write(change)
         self.core.registry.remember([changed])
-        log.info("agent.state_set", agent=record.name, state=state, why=message)
+        log.info("agent.state_set", agent=changed.name, state=state, why=message)
         return changed
 
     async def _end_attempts(self, name: str) -> int:
@@ -201,3 +191,8 @@ class Agents(Stage):
         while some := await self._move_some(find, rule):
             moved += some
         return moved
+
+
+def _in_use(_: Tx, record: AgentRecord, why: str) -> None:
+    if record.state is AgentState.RETIRED:
+        raise Conflict("agent_retired", f"agent {record.name} is retired: {why}")

@@ -67,15 +67,13 @@ class Batches(Stage):
                     return  # it is to be cancelled
                 batch = again
             if batch.gives_up and batch.ended < batch.made:
-                message = f"cancelled because another child of job {parent.id} failed (fail_fast)"
-                await self._cancel_children(parent.id, self.core.clock.now(), message)
+                await self._cancel_children(parent.id, self.core.clock.now())
                 return
             if batch.made < batch.total and not batch.gives_up:
                 await self._make(parent, batch)
                 return
         elif batch.ended < batch.made:  # a crash left children that were not cancelled with it
-            message = rules.cancelled_with(parent.id)
-            await self._cancel_children(parent.id, self.core.clock.now(), message)
+            await self._cancel_children(parent.id, self.core.clock.now())
             return
         if batch.ended == batch.made:
             service, now = self._service(parent.service), self.core.clock.now()

@@ -11,7 +11,6 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 import structlog
 
 from server.agents.registry import Registry
-from server.domain.batch import cancelled_with
 from server.domain.jobs import Job, Move
 from server.domain.retry import Uniform
 from server.domain.service import Service
@@ -101,14 +100,14 @@ class Stage:
         """
         job, is_new = await self.core.database.write(requests.request_cancel, job_id, at, by)
         if is_new and job.deferred:
-            await self._cancel_children(job_id, at, cancelled_with(job_id))
+            await self._cancel_children(job_id, at)
         return job
 
-    async def _cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
+    async def _cancel_children(self, parent_id: int, at: Micros) -> None:
         """Cancel the queued children, and request the cancel of the others, some in each
         transaction.
         """
-        while await self.core.database.write(batches.cancel_children, parent_id, at, message):
+        while await self.core.database.write(batches.cancel_children, parent_id, at):
             pass
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Final
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact, id_by_name
+from server.domain.errors import NotFound
 from server.store.changes import HELD, TOTALS
 from server.store.records import insert, reader
 from shared.clock import Micros
@@ -36,6 +37,18 @@ def all_agents(tx: Tx) -> list[AgentRecord]:
     not retired.
     """
     return [_record(row) for row in tx.rows(_ALL)]
+
+
+def find(tx: Tx, name: str) -> AgentRecord:
+    """The agent with this name, or else this id. Raises NotFound."""
+    records = all_agents(tx)
+    named = [one for one in records if one.name == name]
+    matches = named or [one for one in records if one.id == name]
+    if not matches:
+        raise NotFound("agent_not_found", f"this server knows no agent {name[:64]}")
+    return max(
+        matches, key=lambda one: (one.state is not AgentState.RETIRED, one.message != REPLACED)
+    )
 
 
 def register(tx: Tx, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:

@@ -135,10 +135,13 @@ def queue_again(tx: Tx, parent_id: int, at: Micros) -> Batch | None:
     return get(tx, parent_id)
 
 
-def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
-    """Cancel some of what has not ended: queued children at once, the others are asked for. Of some
-    hundreds, so that uploads get in between. False: there are no more.
+def cancel_children(tx: Tx, parent_id: int, at: Micros) -> bool:
+    """Cancel some of what has not ended, if it is to be now: queued children at once, the others
+    are asked for. Of some hundreds, so that uploads get in between. False: there are no more.
     """
+    batch = get(tx, parent_id)
+    if batch is None or not (message := rules.why_cancelled(jobs.get(tx, parent_id), batch)):
+        return False
     found = records.jobs(
         tx,
         """

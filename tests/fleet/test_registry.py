@@ -2,6 +2,7 @@
 what a sweep over the agents takes up.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -187,6 +188,13 @@ async def test_a_clock_that_jumps_makes_no_unreachable_time_longer(tmp_path, jum
     machine.jump(jump_s)
     async with run(tmp_path, machine) as server:
         assert server.unreachable_s() == 100.0
+
+
+async def test_of_two_operators_the_second_decides_on_what_the_first_has_left(tmp_path):
+    async with run(tmp_path, SimClock()) as server:
+        both = server.agents.retire("north", "sold"), server.agents.drain("north", "full")
+        retired, refused = cast(Any, await asyncio.gather(*both, return_exceptions=True))
+        assert (retired.state, refused.code) == (AgentState.RETIRED, "agent_retired")
 
 
 async def test_what_goes_on_for_long_is_written_seldom(tmp_path: Path) -> None:

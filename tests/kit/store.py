@@ -138,8 +138,8 @@ class Jobs:
         assert job is not None
         return job
 
-    async def cancel_children(self, parent_id: int, at: int, message: str) -> None:
-        while await self.database.write(batches.cancel_children, parent_id, at, message):
+    async def cancel_children(self, parent_id: int, at: int) -> None:
+        while await self.database.write(batches.cancel_children, parent_id, at):
             pass
 
     async def clean(

@@ -159,17 +159,20 @@ async def test_a_cancel_of_many_children_lets_others_in_and_outlives_a_crash(job
     await jobs.check()
     due = await jobs.due_batches(["s"], 10)
     assert [job.id for job, _ in due] == [parent.id], "the sweep goes on with it"
-    await jobs.cancel_children(parent.id, 70, rules.cancelled_with(parent.id))
+    await jobs.cancel_children(parent.id, 70)
     assert {one.state for one in await jobs.children_of(parent)} == {JobState.CANCELLED}
     await jobs.check()
 
 
-async def test_a_parent_ends_as_its_children_are_now(jobs: Store) -> None:
-    parent = await array(jobs, 1)
-    (child,) = await jobs.claim_fairly(SERVICE, HERE, 1, 40)
-    failed = await jobs.moved(to(child, JobState.FAILED))
+async def test_a_batch_ends_or_is_given_up_as_its_children_are_now(jobs: Store) -> None:
+    parent = await array(jobs, 2, fail_fast=True)
+    children = await jobs.claim_fairly(SERVICE, HERE, 2, 40)
+    failed, _ = [await jobs.moved(to(child, JobState.FAILED)) for child in children]
     await jobs.moved(to(failed, JobState.QUEUED))
-    assert await jobs.end_batch(parent.id, SERVICE, 50) is None, "the child was retried meanwhile"
+    await jobs.moved(to(await jobs.get(children[1].id), JobState.QUEUED))
+    assert await jobs.end_batch(parent.id, SERVICE, 50) is None, "they were retried meanwhile"
+    await jobs.cancel_children(parent.id, 60)
+    assert {one.state for one in await jobs.children_of(parent)} == {JobState.QUEUED}
 
 
 async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(jobs):

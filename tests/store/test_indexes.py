@@ -64,7 +64,7 @@ USES: dict[str, Call] = {
     "jobs_open_of_schedule": lambda jobs: jobs.database.rows(schedules._OPEN, {"id": 1}),
     # A batch's children, and what a user's jobs take.
     "batches_with_rest": writes(retention.expire_children, 1),
-    "jobs_of_parent": writes(batches.cancel_children, 1, 1, "x"),
+    "jobs_of_parent": reads(batches.children_of, 1, 10),
     "jobs_stored": lambda jobs: jobs.stored("ann"),
     # Lists and counts.
     "jobs_listed": counting(top_level=True),

@@ -15,6 +15,7 @@ from server.domain.access import Area
 from server.domain.errors import Conflict
 from server.domain.jobs import Job
 from server.http.params import flag_param
+from server.store import agents as rows
 from server.store import queue
 from server.web.site import Handler, PageRoute, Site
 from shared.clock import utc
@@ -88,7 +89,7 @@ async def _page(
     request: web.Request, site: Site, status: int = HTTPStatus.OK, **more: Any
 ) -> web.StreamResponse:
     context = site.context
-    record = await context.stages.agents.find(request.match_info["name"])
+    record = await context.core.database.read(rows.find, request.match_info["name"])
     found = await agents.document(context, record)
     held = await context.core.database.read_list(queue.oldest_held, [record.name], _ROWS_SHOWN)
     return site.page(
