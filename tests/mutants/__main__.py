@@ -48,7 +48,7 @@ def main() -> None:
     add("words", nargs="*", help="only mutants with one of these in their line")
     add("--only", metavar="PREFIX", default="", help="only mutants of files that start so")
     add("--tests", nargs="+", metavar="PATH", help="files, folders or single tests that may notice")
-    add("--jobs", type=int, default=1 + len(os.sched_getaffinity(0)))  # one of them waits
+    add("--jobs", type=int, default=2 + len(os.sched_getaffinity(0)))  # two of them wait
     add("--slow", action="store_true", help="slow tests may notice, too")
     add("--old", action="store_true", help="those in the old form, by night")
     add("--mutants", type=Path, help="a file of others")

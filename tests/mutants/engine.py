@@ -240,13 +240,15 @@ class Engine:
     ) -> bool:
         """Whether the last test failed because of the change: it passes by itself without it, and
         failed or fails by itself with it; or it fails again after those that ran before it, and
-        passes after them without it.
+        passes after them without it. A hang is seen twice, unless the test takes milliseconds.
         """
         *_, test = names
         if test not in self._items:  # it could not even be imported
             return True
         if test not in self._controls:
             self._controls[test] = self._passes([test], folder)
+        if hung and self._map.seconds.get(test, self._patience) < self._patience / 20:
+            hung = False
         if not self._controls[test] or (len(names) == 1 and not hung):
             return self._controls[test]
         if _outcome(self._run(change, [test], fresh, folder))[0] == test:
