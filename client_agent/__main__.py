@@ -96,8 +96,7 @@ def main(
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error.")
     ] = None,
     print_config: Annotated[
-        bool,
-        typer.Option("--print-config", help="Print each setting with its source, and end."),
+        bool, typer.Option("--print-config", help="Print each setting with its source, and end.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON on stdout, with --print-config.")

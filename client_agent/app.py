@@ -200,8 +200,7 @@ def defaults(settings: AgentSection) -> Defaults:
 def connection_limits(open_files: int, settings: AgentSection) -> connections.ConnectionLimits:
     """As many as the open files that are left allow."""
     return connections.connection_limits(
-        open_files,
-        own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
+        open_files, own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings)
     )
 
 
@@ -308,10 +307,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: AgentSection,
-    machine_clock: Clock,
-    sandbox: Sandbox,
-    asked: EndRequests | None = None,
+    settings: AgentSection, machine_clock: Clock, sandbox: Sandbox, asked: EndRequests | None = None
 ) -> AsyncIterator[Running]:
     """A started agent; stopped when the context ends.
 
@@ -410,9 +406,7 @@ async def running(
         sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
         tick = heartbeats.add("retention", retention.INTERVAL_S)
         background = asyncio.gather(
-            sweep.run(stop, tick),
-            clock.keep_saved(stop),
-            probe.watch(health.unready, stop, clock),
+            sweep.run(stop, tick), clock.keep_saved(stop), probe.watch(health.unready, stop, clock)
         )
         stack.callback(asyncio.create_task(lag.run(stop)).cancel)
         runner.start(prepared)

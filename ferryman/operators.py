@@ -216,11 +216,7 @@ class Operators:
         return await self._transport.retry(once)
 
     async def rotate_token(
-        self,
-        token_id: str,
-        *,
-        overlap: float | str = 0,
-        expires_in: float | str | None = None,
+        self, token_id: str, *, overlap: float | str = 0, expires_in: float | str | None = None
     ) -> NewTokenDoc:
         """Give it another secret; not repeated after a lost answer, in which the secret is lost.
 

@@ -147,11 +147,7 @@ EARLY: Final = frozenset(JobOptions.__annotations__) - {"meta"}
 
 
 def upload_fields(
-    service: str,
-    user: str | None,
-    name: str | None,
-    tags: str | Iterable[str],
-    options: JobOptions,
+    service: str, user: str | None, name: str | None, tags: str | Iterable[str], options: JobOptions
 ) -> list[tuple[str, str]]:
     """The text fields of an upload. What their values may be is the server's to say. Raises
     BadArgument.

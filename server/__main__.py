@@ -71,8 +71,7 @@ def main(
         ),
     ] = False,
     print_config: Annotated[
-        bool,
-        typer.Option("--print-config", help="Print each setting with its source, and end."),
+        bool, typer.Option("--print-config", help="Print each setting with its source, and end.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON on stdout, with --print-config.")

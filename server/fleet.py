@@ -184,13 +184,7 @@ class Fleet:
     """
 
     def __init__(
-        self,
-        core: Core,
-        identity: Identity,
-        agents: Agents,
-        deliver: Deliver,
-        poll: Poll,
-        get: Get,
+        self, core: Core, identity: Identity, agents: Agents, deliver: Deliver, poll: Poll, get: Get
     ) -> None:
         self._core, self._identity, self._clock = core, identity, core.clock
         self._registry, self._agents, self._get = core.registry, agents, get

@@ -37,13 +37,7 @@ _SILENT = TroubleKind.DATA_FOLDER_SILENT
 class Health:
     """Checks the server."""
 
-    def __init__(
-        self,
-        core: Core,
-        supervisor: Supervisor,
-        clean: Clean,
-        waiting: Results,
-    ) -> None:
+    def __init__(self, core: Core, supervisor: Supervisor, clean: Clean, waiting: Results) -> None:
         self._core, self._database, self._supervisor = core, core.database, supervisor
         self._clean, self._waiting = clean, waiting
         self._disk = Probe("the data folder", self._check_disk, core.clock)

@@ -35,12 +35,7 @@ class Loop:
     """
 
     def __init__(
-        self,
-        name: str,
-        sweep: Sweep,
-        every_s: float,
-        wakeup: asyncio.Event,
-        clock: Clock,
+        self, name: str, sweep: Sweep, every_s: float, wakeup: asyncio.Event, clock: Clock
     ) -> None:
         self.name, self._sweep, self._every_s = name, sweep, every_s
         self._until_next_s: Callable[[], float] = getattr(sweep, "until_next_s", lambda: math.inf)

@@ -116,10 +116,7 @@ class _AtLeast:
         self._least = self._levels[level.upper()]
 
     def __call__(
-        self,
-        _logger: structlog.typing.WrappedLogger,
-        name: str,
-        event: structlog.typing.EventDict,
+        self, _logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
         if not self.shows(name):
             raise structlog.DropEvent

@@ -96,12 +96,7 @@ class Walk:
     """
 
     def __init__(
-        self,
-        fd: int,
-        bounds: Bounds,
-        *,
-        may_chmod: bool = True,
-        selection: Selection | None = None,
+        self, fd: int, bounds: Bounds, *, may_chmod: bool = True, selection: Selection | None = None
     ) -> None:
         self._fd, self._bounds, self._may_chmod = fd, bounds, may_chmod
         self._selection = selection or Selection()

@@ -13,11 +13,7 @@ from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.files.names import BundleError, UnsafeName, safe_path
 from shared.ids import AttemptKey
 from shared.variables import check_variable
-from shared.wire import (
-    MAX_LINE,
-    Order,
-    PayloadsRequest,
-)
+from shared.wire import MAX_LINE, Order, PayloadsRequest
 
 _RESERVED: Final = frozenset({"HOME", "TMPDIR"})
 MAX_VARIABLES: Final = 256

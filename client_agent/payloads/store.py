@@ -299,11 +299,7 @@ class Payloads(PayloadReads):
         )
 
     async def end(
-        self,
-        payload_id: int,
-        before: PayloadState,
-        outcome: Outcome,
-        result: bytes | None = None,
+        self, payload_id: int, before: PayloadState, outcome: Outcome, result: bytes | None = None
     ) -> Payload | None:
         """Store how it ended; None: it was no longer in the state ``before``. ``result``: if it is
         small; a large one is a file by now."""

@@ -172,10 +172,7 @@ class Health:
         """What changes often, without any look at disk or database."""
         admission = self._admission
         return AgentStatus(
-            slots=admission.identity.slots,
-            running=running,
-            load=load,
-            draining=admission.draining,
+            slots=admission.identity.slots, running=running, load=load, draining=admission.draining
         )
 
     def _check_disk(self) -> list[str]:

@@ -280,11 +280,7 @@ _LOOK_EVERY_S: Final = 0.2
 
 
 async def drain(
-    asked: EndRequests,
-    begin: Callable[[], None],
-    runner: Runner,
-    payloads: Payloads,
-    clock: Clock,
+    asked: EndRequests, begin: Callable[[], None], runner: Runner, payloads: Payloads, clock: Clock
 ) -> None:
     """Once that is asked for, let the agent finish what it has, and stop it when nothing is left:
     also what is Prepared runs, and servers fetch what has ended.

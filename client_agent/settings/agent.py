@@ -89,9 +89,7 @@ class AgentSection(HttpSection):
     @model_validator(mode="after")
     def _check_data_hidden(self) -> AgentSection:
         self.check_hidden(
-            data_dir=self.data_dir,
-            database=self.database,
-            tls_key=self.tls_key or self.tls_cert,
+            data_dir=self.data_dir, database=self.database, tls_key=self.tls_key or self.tls_cert
         )
         for key, path in secret_files(self):
             self.check_hidden(**{key: path})

@@ -36,11 +36,7 @@ DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
 ]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Verify, forget a user.",
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Verify, forget a user.")
 
 
 @app.command(

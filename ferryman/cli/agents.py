@@ -17,27 +17,14 @@ if TYPE_CHECKING:
     from ferryman.models.operators import AgentAction, AgentDoc
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List agents; drain, retire or give one up.",
+    no_args_is_help=True, rich_markup_mode=None, help="List agents; drain, retire or give one up."
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 Message: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--message", "-m", metavar="TEXT", help="Why; shown with the agent."),
+    str | None, typer.Option("--message", "-m", metavar="TEXT", help="Why; shown with the agent.")
 ]
-_HEADS: Final = (
-    "AGENT",
-    "STATE",
-    "READY",
-    "JOBS",
-    "RUNNING",
-    "SLOTS",
-    "LOAD",
-    "ADDRESS",
-    "WHY",
-)
+_HEADS: Final = ("AGENT", "STATE", "READY", "JOBS", "RUNNING", "SLOTS", "LOAD", "ADDRESS", "WHY")
 
 
 @app.command("list")
@@ -59,12 +46,7 @@ async def list_agents(
 
 @app.command("show")
 @on_server
-async def show_agent(
-    name: Name,
-    json: Json = False,
-    *,
-    client: Client,
-) -> None:
+async def show_agent(name: Name, json: Json = False, *, client: Client) -> None:
     """Show an agent."""
     agent = await _agent(client, name)
     if json:
@@ -92,12 +74,7 @@ def _add(action: AgentAction, about: str, question: str = "") -> None:
 
     @with_options(options)
     async def command(
-        name: Name,
-        quiet: Quiet = False,
-        json: Json = False,
-        *,
-        client: Client,
-        **given: Any,
+        name: Name, quiet: Quiet = False, json: Json = False, *, client: Client, **given: Any
     ) -> None:
         if question and not given["yes"]:
             agent = await _agent(client, name)

@@ -185,15 +185,11 @@ CancelOnInterrupt: TypeAlias = Annotated[
         "--cancel-on-interrupt", help="Ctrl-C cancels it; otherwise it goes on without you."
     ),
 ]
-JobIds: TypeAlias = Annotated[
-    list[int],
-    typer.Argument(metavar="ID", parser=job_id, hidden=True),
-]
+JobIds: TypeAlias = Annotated[list[int], typer.Argument(metavar="ID", parser=job_id, hidden=True)]
 
 
 AnyJobIds: TypeAlias = Annotated[
-    list[int] | None,
-    typer.Argument(metavar="ID", parser=job_id, hidden=True),
+    list[int] | None, typer.Argument(metavar="ID", parser=job_id, hidden=True)
 ]
 All: TypeAlias = Annotated[
     bool, typer.Option("--all", help="All jobs that fit the options; without any, all you may see.")

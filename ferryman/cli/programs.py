@@ -49,10 +49,7 @@ def dev(
     agent_port: Annotated[
         int,
         typer.Option(
-            "--agent-port",
-            parser=whole(0, 65535),
-            metavar="PORT",
-            help="The agent's; 0: free.",
+            "--agent-port", parser=whole(0, 65535), metavar="PORT", help="The agent's; 0: free."
         ),
     ] = 9000,
     data_dir: Annotated[

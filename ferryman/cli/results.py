@@ -43,16 +43,12 @@ _FILES_PATH: Final = re.compile(r"; /api/v1/jobs/.*")
 @on_server
 async def download(
     job_id: JobId,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", hidden=True),
-    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", hidden=True)] = None,
     output: Output = None,
     partial: Annotated[
         bool,
         typer.Option(
-            "--partial",
-            help="What there is now, also of a job that is running or has failed.",
+            "--partial", help="What there is now, also of a job that is running or has failed."
         ),
     ] = False,
     attempt: Attempt = None,
@@ -181,12 +177,7 @@ def partial_hint(server: Server, job_id: int, what: str = "what it left") -> str
 
 @on_server
 async def files(
-    job_id: JobId,
-    attempt: Attempt = None,
-    json: Json = False,
-    *,
-    server: Server,
-    client: Client,
+    job_id: JobId, attempt: Attempt = None, json: Json = False, *, server: Server, client: Client
 ) -> None:
     """List the files of a job, while it runs, too.
 

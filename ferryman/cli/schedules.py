@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from ferryman.models.jobs import ScheduleDoc
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Have a job made at each time of a cron line.",
+    no_args_is_help=True, rich_markup_mode=None, help="Have a job made at each time of a cron line."
 )
 
 ScheduleId: TypeAlias = Annotated[

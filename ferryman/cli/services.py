@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from ferryman.models.operators import ServiceDoc
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List services; pause, resume and empty them.",
+    no_args_is_help=True, rich_markup_mode=None, help="List services; pause, resume and empty them."
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
@@ -28,11 +26,7 @@ _HEADS: Final = ("SERVICE", "STATE", "RUNNING", "QUEUED", "OLDEST", "MESSAGE")
 
 @app.command("list")
 @on_server
-async def list_services(
-    json: Json = False,
-    *,
-    client: Client,
-) -> None:
+async def list_services(json: Json = False, *, client: Client) -> None:
     """List the services, and how busy they are."""
     listed = await client.services()
     show.emit_list(listed, _HEADS, _row, drop=("OLDEST", "RUNNING"), json=json)

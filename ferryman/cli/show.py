@@ -350,11 +350,7 @@ _MIN_MESSAGE_WIDTH: Final = 12
 
 
 def draw(
-    heads: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    drop: Sequence[str],
-    *,
-    cut_last: bool,
+    heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequence[str], *, cut_last: bool
 ) -> None:
     """Print it, as wide as the terminal.
 

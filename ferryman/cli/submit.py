@@ -31,10 +31,7 @@ from ferryman.units import say_count, say_size
 Service: TypeAlias = Annotated[
     str,
     typer.Option(
-        *("--service", "-s"),
-        metavar="NAME",
-        envvar="FERRYMAN_SERVICE",
-        help="Which kind of work.",
+        *("--service", "-s"), metavar="NAME", envvar="FERRYMAN_SERVICE", help="Which kind of work."
     ),
 ]
 User: TypeAlias = Annotated[

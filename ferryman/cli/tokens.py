@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     )
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make, list, rotate and revoke tokens.",
+    no_args_is_help=True, rich_markup_mode=None, help="Make, list, rotate and revoke tokens."
 )
 
 TokenId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", hidden=True)]
@@ -46,8 +44,7 @@ async def create(
         str, typer.Option("--role", "-r", metavar="ROLE", help="user, portal, operator or agent.")
     ] = "user",
     user: Annotated[
-        str | None,
-        typer.Option("--user", "-u", metavar="USER", help="Whose jobs; default: NAME."),
+        str | None, typer.Option("--user", "-u", metavar="USER", help="Whose jobs; default: NAME.")
     ] = None,
     users: Annotated[
         list[str] | None,
@@ -146,11 +143,7 @@ async def list_tokens(
 
 
 @on_server
-async def whoami(
-    json: Json = False,
-    *,
-    client: Client,
-) -> None:
+async def whoami(json: Json = False, *, client: Client) -> None:
     """Show who you are to the server, and what you may do."""
     me = await client.whoami()
     if json:
@@ -229,10 +222,7 @@ async def usage(
 
 
 def _usage(found: UsageDoc) -> list[tuple[str, ...]]:
-    rows = [
-        _quota("stored", found.stored, say_size),
-        _quota("uploads at once", found.uploads, str),
-    ]
+    rows = [_quota("stored", found.stored, say_size), _quota("uploads at once", found.uploads, str)]
     if found.uploaded_today is not None:
         rows.insert(1, _quota("uploaded today", found.uploaded_today, say_size))
     for one in found.services:

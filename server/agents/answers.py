@@ -124,10 +124,7 @@ def _what(answer: aiohttp.ClientResponse) -> str:
 
 
 async def store(
-    answer: aiohttp.ClientResponse,
-    to: ScratchFile,
-    clock: Clock,
-    most: int | None = None,
+    answer: aiohttp.ClientResponse, to: ScratchFile, clock: Clock, most: int | None = None
 ) -> ResultInfo:
     """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
     Raises Unreachable, OSError, TimeoutError. ``most``: bytes that were announced; more are not

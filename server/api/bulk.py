@@ -95,9 +95,7 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
     done = await context.stages.bulk(principal, action, ids, words)
     request[TARGET] = f"{action} {' '.join(str(one.id) for one in done)}"
     return BulkAnswer(
-        items=done,
-        more=following is not None,
-        next=None if following is None else str(following),
+        items=done, more=following is not None, next=None if following is None else str(following)
     )
 
 

@@ -129,7 +129,7 @@ PATH: Final[Mapping[tuple[str, str], Param]] = {
 MANY: Final = {
     "Ferryman-Act-As": word(
         "of a portal: the user for whom it makes this request", 64, "^[A-Za-z0-9._@-]{1,64}$"
-    ),
+    )
 }
 """Headers that mean something on every route that wants a token."""
 REQUEST_HEADERS: Final = {
@@ -480,11 +480,7 @@ def _media(answer: type[Wire] | str) -> tuple[str, Any]:
 
 def _links(route: Route, status: int, routes: Sequence[Route]) -> dict[str, Any]:
     """What can be done with what was made: with the job of an upload, with a schedule."""
-    made = {
-        "upload_upload": "id",
-        "schedules_create": "schedule",
-        "tokens_create": "token",
-    }
+    made = {"upload_upload": "id", "schedules_create": "schedule", "tokens_create": "token"}
     name = made.get(operation_id(route))
     if status != HTTPStatus.CREATED or name is None:
         return {}

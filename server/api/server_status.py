@@ -32,14 +32,7 @@ from shared.http.measured import METRICS, answer
 from shared.http.request_log import TARGET
 from shared.principals import Role
 from shared.sqlite.files import DatabaseUnavailable
-from shared.wire import (
-    AgentDoc,
-    AgentState,
-    ForgottenDoc,
-    Reloaded,
-    UsageDoc,
-    Wire,
-)
+from shared.wire import AgentDoc, AgentState, ForgottenDoc, Reloaded, UsageDoc, Wire
 
 _DAYS: Final = 31
 

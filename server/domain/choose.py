@@ -28,10 +28,7 @@ class Waiting:
 
 
 def pick(
-    queue: Sequence[Waiting],
-    held: Mapping[str, int],
-    service: Service,
-    free: int,
+    queue: Sequence[Waiting], held: Mapping[str, int], service: Service, free: int
 ) -> list[Waiting]:
     """Choose the jobs of one service to send now.
 

@@ -51,9 +51,7 @@ TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
         JobState.QUEUED: "it is given up as lost, or failed, and is tried again",
         JobState.CANCELLED: "cancelled by its user, and its processes are dead or given up",
     },
-    JobState.COMPLETED: {
-        JobState.CLEANED: "expired: its files are removed",
-    },
+    JobState.COMPLETED: {JobState.CLEANED: "expired: its files are removed"},
     JobState.FAILED: {
         JobState.QUEUED: "retried by hand",
         JobState.CLEANED: "expired: its files are removed",

@@ -77,12 +77,7 @@ class TokenRecord:
     @property
     def principal(self) -> Principal:
         return Principal(
-            self.name,
-            self.role,
-            self.user_id,
-            self.scopes,
-            self.users,
-            token_id=self.id,
+            self.name, self.role, self.user_id, self.scopes, self.users, token_id=self.id
         )
 
     @property

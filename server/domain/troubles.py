@@ -36,11 +36,7 @@ class TroubleKind(StrEnum):
 
 
 DATABASE_TROUBLES: Final = frozenset(
-    {
-        TroubleKind.DATABASE_DAMAGED,
-        TroubleKind.DATABASE_FULL,
-        TroubleKind.DATABASE_UNUSABLE,
-    }
+    {TroubleKind.DATABASE_DAMAGED, TroubleKind.DATABASE_FULL, TroubleKind.DATABASE_UNUSABLE}
 )
 SERVER_TROUBLES: Final = DATABASE_TROUBLES | frozenset(
     {

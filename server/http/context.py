@@ -98,12 +98,7 @@ class Stages:
     """
 
     def __init__(
-        self,
-        core: Core,
-        services: Services,
-        access: Access,
-        identity: Identity,
-        machine: Clock,
+        self, core: Core, services: Services, access: Access, identity: Identity, machine: Clock
     ) -> None:
         self.services = services
         self.accept = Accept(core)

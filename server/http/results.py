@@ -13,12 +13,7 @@ from server.domain.jobs import ROW_BYTES, FileKind, Job, Result
 from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal
-from server.stages.merged_results import (
-    Part,
-    UnusableResult,
-    given_bundle,
-    merged_results,
-)
+from server.stages.merged_results import Part, UnusableResult, given_bundle, merged_results
 from server.store import batches, bundles, jobs
 from shared.files.archives.merge import Source, merged
 from shared.files.names import BundleError

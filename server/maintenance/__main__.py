@@ -37,9 +37,7 @@ program = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 admin = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Rare work on a server's data folder.",
+    no_args_is_help=True, rich_markup_mode=None, help="Rare work on a server's data folder."
 )
 program.add_typer(admin, name="admin")
 _PROGRESS_EVERY_S: Final = 1.0
@@ -210,8 +208,7 @@ def verify(
     config: Config = None,
     data_dir: DataDir = None,
     repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Repair what can be repaired; the server must not run."),
+        bool, typer.Option("--repair", help="Repair what can be repaired; the server must not run.")
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Compare sizes of files, do not read them.")

@@ -52,13 +52,7 @@ def _write(
 ) -> tuple[BundleSummary, int]:
     writer = BundleWriter(to.path, max_files=MAX_FILES, max_bytes=max_bytes, reserve=to.reserve)
     try:
-        expand_folder(
-            path,
-            FOLDER,
-            writer,
-            max_files=MAX_FILES,
-            max_bytes=max_bytes,
-        )
+        expand_folder(path, FOLDER, writer, max_files=MAX_FILES, max_bytes=max_bytes)
         count = _count(writer.paths, most)
         writer.add(ENTRY)
         writer.write(_ROOT_SCRIPT)

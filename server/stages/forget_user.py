@@ -35,12 +35,7 @@ class ForgetUser(Stage):
     """Forgets users."""
 
     def __init__(
-        self,
-        core: Core,
-        delete: Delete,
-        schedules: Schedules,
-        tokens: Tokens,
-        audit: AuditTrail,
+        self, core: Core, delete: Delete, schedules: Schedules, tokens: Tokens, audit: AuditTrail
     ) -> None:
         super().__init__(core)
         self._delete, self._schedules = delete, schedules

@@ -39,11 +39,7 @@ class Services(Mapping[str, Service]):
     """
 
     def __init__(
-        self,
-        database: Database,
-        settings: LiveSettings,
-        clock: Clock,
-        wakeups: JobWakeups,
+        self, database: Database, settings: LiveSettings, clock: Clock, wakeups: JobWakeups
     ) -> None:
         self._database, self._settings, self._clock = database, settings, clock
         self._wakeups = wakeups
@@ -127,11 +123,7 @@ class Services(Mapping[str, Service]):
         return service
 
     async def put(
-        self,
-        name: str,
-        settings: Mapping[str, Any],
-        env: Mapping[str, str] | None,
-        by: str,
+        self, name: str, settings: Mapping[str, Any], env: Mapping[str, str] | None, by: str
     ) -> tuple[Service, bool]:
         """Make a service, or replace its settings. Raises BadField, Conflict.
 

@@ -239,10 +239,7 @@ def look(folder: Path, path: Path) -> WrongDatabase | None:
 
 
 def _become_another(
-    connection: sqlite3.Connection,
-    folder: Path,
-    record: identity.Marks | None,
-    clock: Clock,
+    connection: sqlite3.Connection, folder: Path, record: identity.Marks | None, clock: Clock
 ) -> None:
     """Go on as another server, with numbers that none of the two has given, and move aside what the
     database does not know.

@@ -36,10 +36,7 @@ _FOLD: Final = """
 the earlier one are deleted. So the history of a job that no agent takes does not grow for ever, and
 has no gap."""
 
-_LEVELS: Final[Mapping[JobState, Level]] = {
-    JobState.FAILED: "error",
-    JobState.UNKNOWN: "warning",
-}
+_LEVELS: Final[Mapping[JobState, Level]] = {JobState.FAILED: "error", JobState.UNKNOWN: "warning"}
 _SHOWN: Final = (
     "exit_code",
     "stderr_tail",

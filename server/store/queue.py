@@ -326,13 +326,7 @@ def _due(
     after, up_to = last_user, None
     while True:
         each = min(free, service.runs_per_user)
-        rows, last = _waiting(
-            tx,
-            service.name,
-            (after, up_to),
-            users=free + len(held),
-            each=each,
-        )
+        rows, last = _waiting(tx, service.name, (after, up_to), users=free + len(held), each=each)
         queue += _with_exceptions(tx, service, rows, each, free)
         chosen = choose.pick(queue, held, service, free)
         # Nobody gets two while another waits for one.

@@ -109,10 +109,7 @@ def result(row: Row | Mapping[str, Any]) -> Result | None:
     if not row["result_file"]:
         return None
     return Result(
-        row["result_file"],
-        row["result_size"],
-        row["result_sha256"],
-        row["result_inputs"],
+        row["result_file"], row["result_size"], row["result_sha256"], row["result_inputs"]
     )
 
 

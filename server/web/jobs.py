@@ -104,13 +104,7 @@ _SLICES: Final = 4
 _SEARCH_S: Final = 0.02
 """After which no further part is looked through."""
 _ALWAYS: Final = frozenset(
-    {
-        JobState.QUEUED,
-        JobState.RUNNING,
-        JobState.COMPLETED,
-        JobState.FAILED,
-        JobState.CANCELLED,
-    }
+    {JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
 )
 """States that have a tab even where no job is in them."""
 

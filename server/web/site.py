@@ -73,12 +73,7 @@ class Site:
     # -- pages
 
     def page(
-        self,
-        request: web.Request,
-        template: str,
-        *,
-        status: int = HTTPStatus.OK,
-        **values: Any,
+        self, request: web.Request, template: str, *, status: int = HTTPStatus.OK, **values: Any
     ) -> web.Response:
         """A page.
 

@@ -146,9 +146,7 @@ async def _wait_until_read(connection: Connection, line: socket.socket) -> None:
         before = _unread(line)
         while True:
             await asyncio.wait(
-                [room, connection.closed],
-                timeout=allowed_s,
-                return_when=asyncio.FIRST_COMPLETED,
+                [room, connection.closed], timeout=allowed_s, return_when=asyncio.FIRST_COMPLETED
             )
             if connection.closed.done():
                 raise ConnectionResetError("the peer is gone")

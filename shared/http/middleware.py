@@ -20,13 +20,7 @@ from shared.clock import Clock, wait_for
 from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of
 from shared.http.connections import ConnectionLimits
 from shared.http.measured import WAITED, Requests
-from shared.http.origins import (
-    ALLOWED_HEADERS,
-    ALLOWED_METHODS,
-    SAFE_METHODS,
-    Hosts,
-    Origins,
-)
+from shared.http.origins import ALLOWED_HEADERS, ALLOWED_METHODS, SAFE_METHODS, Hosts, Origins
 from shared.http.protocol import Connection, UnreadAnswers
 from shared.http.proxies import TrustedProxies
 from shared.http.rate_limits import RateLimits

@@ -74,11 +74,7 @@ def commit_together(
 
 
 def _run(
-    connection: sqlite3.Connection,
-    change: Callable[[Tx], Any],
-    tx: Tx,
-    *,
-    alone: bool,
+    connection: sqlite3.Connection, change: Callable[[Tx], Any], tx: Tx, *, alone: bool
 ) -> Done | Exception:
     """Make one of the changes; one that is alone needs no savepoint."""
     if alone:

@@ -144,10 +144,7 @@ def test_a_source_with_names_that_are_not_safe_is_refused_and_leaves_nothing(nam
         assert unzipped(read(merge, [source], 0, merge.size)) == {"good/a": b"1"}
 
 
-@each(
-    "how",
-    [{"offset": 5}, {"offset": 1 << 20}, {"packed": bytes(140), "size": 140, "offset": 0}],
-)
+@each("how", [{"offset": 5}, {"offset": 1 << 20}, {"packed": bytes(140), "size": 140, "offset": 0}])
 def test_a_source_without_what_it_lists_is_refused_before_anything_is_sent(how: Any) -> None:
     bad = RawZip().add(b"a", b"1").add(b"b", b"", **how).bytes()
     with merging() as (merge, written):

@@ -358,8 +358,5 @@ def program(
             if family not in refused
             for line in if_equal(family, permit)
         ]
-        lines += if_equal(
-            number[call],
-            [load(low(0)), *families, ret(refusal(errno.EAFNOSUPPORT))],
-        )
+        lines += if_equal(number[call], [load(low(0)), *families, ret(refusal(errno.EAFNOSUPPORT))])
     return assemble([*lines, *permit])

@@ -39,14 +39,7 @@ _EMPTY_PTS: Final = ["ptmx"]
 _TERMINALS: Final = 128
 """Of one sandbox, of the thousands that the kernel has for all of the host."""
 _IMPOSSIBLE: Final = frozenset(
-    {
-        errno.EPERM,
-        errno.EACCES,
-        errno.EINVAL,
-        errno.ENODEV,
-        errno.ENOSYS,
-        errno.EOPNOTSUPP,
-    }
+    {errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENODEV, errno.ENOSYS, errno.EOPNOTSUPP}
 )
 """Such as in a container that may make no nodes. Other errors pass, such as too many open files."""
 

@@ -96,12 +96,7 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
 
 
 def frame_page(
-    request: web.Request,
-    site: Site,
-    frame: JobFrame,
-    tab: str,
-    template: str = "",
-    **values: Any,
+    request: web.Request, site: Site, frame: JobFrame, tab: str, template: str = "", **values: Any
 ) -> web.Response:
     """A tab: its template ``job/TAB.html`` extends ``job/frame.html`` and fills its block ``tab``.
 

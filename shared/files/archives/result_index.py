@@ -12,13 +12,7 @@ from typing import Final
 
 from shared.files.archives.inputs_list import not_there, read_list
 from shared.files.archives.merge import Source
-from shared.files.archives.zip_reader import (
-    ListedFile,
-    ZipEntry,
-    ZipIndex,
-    size_of,
-    spellings,
-)
+from shared.files.archives.zip_reader import ListedFile, ZipEntry, ZipIndex, size_of, spellings
 
 _ENTRY: Final = "run.sh"
 _MAX_SIMILAR: Final = 3

@@ -77,12 +77,7 @@ def expand(
 
 
 def expand_folder(
-    archive: Path,
-    folder: str,
-    writer: BundleWriter,
-    *,
-    max_files: int,
-    max_bytes: int,
+    archive: Path, folder: str, writer: BundleWriter, *, max_files: int, max_bytes: int
 ) -> None:
     """Add what a ZIP holds below a folder to the bundle, under the same rules. Blocking.
 
