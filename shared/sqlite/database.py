@@ -14,16 +14,15 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
-import aiosqlite
 import structlog
 
 from shared.files.durable import FileLock
 from shared.metrics import seconds
 from shared.sql import P, Params, T, Tx
+from shared.sqlite.connection import Connection, connect, run_in
 from shared.sqlite.files import (
     DatabaseUnavailable,
     Migration,
@@ -95,32 +94,6 @@ def _run(
     return done
 
 
-_PRAGMAS: Final = (
-    "busy_timeout=10000",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "foreign_keys=ON",
-    "secure_delete=ON",  # what was deleted is overwritten, whichever SQLite this is
-)
-
-
-async def _run_in(connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Run a whole piece of work in its thread, where aiosqlite's own methods run one statement."""
-    value: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call]
-    return value
-
-
-def _set_up(connection: sqlite3.Connection, path: Path, *, reads: bool) -> None:
-    """Make it ready for statements; a new file also learns to give space back."""
-    connection.row_factory = sqlite3.Row
-    if not file_size(path):  # possible in an empty file only
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-    for pragma in _PRAGMAS:
-        connection.execute(f"PRAGMA {pragma}")
-    if reads:
-        connection.execute("PRAGMA query_only=ON")
-
-
 _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
 _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait
 _MAX_CHECKED_BYTES: Final = 1 << 30
@@ -135,7 +108,7 @@ _Waiting: TypeAlias = tuple[Callable[[Tx], Any], asyncio.Future[Any]]
 class Database:
     """One SQLite file, opened by :meth:`open` and closed by :meth:`close`."""
 
-    def __init__(self, connections: Sequence[aiosqlite.Connection], lock: FileLock) -> None:
+    def __init__(self, connections: Sequence[Connection], lock: FileLock) -> None:
         self._writer, self._reader, self._lists = connections
         self._lock = lock
         self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
@@ -170,18 +143,17 @@ class Database:
             OSError: its lock file cannot be written.
         """
         lock = lock_database(path)
-        connections: list[aiosqlite.Connection] = []
+        connections: list[Connection] = []
         crashed = file_size(path.with_name(f"{path.name}-wal")) > 0
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             for reads in (False, True, True):
-                connections.append(await aiosqlite.connect(path, isolation_level=None))
-                await _run_in(connections[-1], partial(_set_up, path=path, reads=reads))
+                connections += [await connect(path, reads=reads)]
             writer, *_ = connections
             if crashed and file_size(path) <= _MAX_CHECKED_BYTES:
-                await _run_in(writer, check_structure)
-            copy = await _run_in(writer, lambda raw: migrate(raw, path, migrations))
+                await run_in(writer, check_structure)
+            copy = await run_in(writer, lambda raw: migrate(raw, path, migrations))
         except BaseException as problem:
             for connection in connections:
                 await connection.close()
@@ -211,7 +183,7 @@ class Database:
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run it in the writer's thread, between two transactions. Raises DatabaseUnavailable."""
         try:
-            return await _run_in(self._writer, work)
+            return await run_in(self._writer, work)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("write", problem) from problem
 
@@ -281,7 +253,7 @@ class Database:
 
     async def _read_in(
         self,
-        connection: aiosqlite.Connection,
+        connection: Connection,
         work: Callable[Concatenate[Tx, P], T],
         *args: P.args,
         **how: P.kwargs,
@@ -294,7 +266,7 @@ class Database:
                 raw.execute("ROLLBACK")
 
         try:
-            value = await _run_in(connection, one_state)
+            value = await run_in(connection, one_state)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("read", problem) from problem
         self._failures.pop("read", None)
@@ -341,7 +313,7 @@ class Database:
         """
         works, since = [work for work, _ in changes], asyncio.get_running_loop().time()
         try:
-            values, written = await _run_in(
+            values, written = await run_in(
                 self._writer, lambda raw: commit_together(raw, works, self.listener, self.memory)
             )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
