@@ -9,12 +9,12 @@ from contextlib import suppress
 import structlog
 
 from server.domain import ending
-from server.domain.errors import AlreadyEnded, RetryRefused, StillNeeded
+from server.domain.errors import AlreadyEnded, RetryRefused
 from server.domain.jobs import Job, Move
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
 from server.stages.stage import Core, Stage
-from server.store import dependencies, jobs, requests, retention
+from server.store import jobs, requests, retention
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -48,24 +48,20 @@ class Delete(Stage):
         return await self.core.database.read(jobs.get, job_id)
 
     async def forget(self, principal: Principal, job_id: int) -> Job | None:
-        """Delete a job in any state, for an operator. Both requests are written down first, so that
-        a restart goes on with them: what cannot be cancelled now is deleted by the Cleaner once it
-        has ended. Raises NoSuchJob, ChildOfBatch, StillNeeded.
+        """Delete a job in any state, for an operator. That is written down first, so that a restart
+        goes on with it: what cannot be cancelled now is deleted by the Cleaner once it has ended.
+        Raises NoSuchJob, ChildOfBatch, StillNeeded.
 
         Returns:
             None: it is gone. Else the job, which will be as soon as none of its processes is alive.
         """
-        job = await self.core.database.read(jobs.get, job_id)
-        if waiting := await self.core.database.read(dependencies.waiting_for, job_id):
-            raise StillNeeded(job_id, waiting)
-        if not job.ended:
-            now, by = self.core.clock.now(), principal.name
-            await self._request_cancel(job_id, now, by)
-            await self.core.database.write(requests.request_delete, job_id, now, by)
-            with suppress(AlreadyEnded):
+        now, by = self.core.clock.now(), principal.name
+        job = await self._request_cancel(job_id, now, by, requests.request_forget)
+        with suppress(AlreadyEnded):
+            if not job.ended:
                 job = await self._cancel(principal, job_id, 0.0)
-                if not job.ended:
-                    return job
+            if not job.ended:
+                return job
         await self.finish(job)
         return None
 

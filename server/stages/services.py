@@ -27,7 +27,6 @@ from shared.wire import JobsLeft
 log = structlog.get_logger()
 PAUSED: Final = "paused by an operator"
 """Why a service is paused whose operator says nothing."""
-_MAX_SERVICES: Final = 1_000
 _UNREADABLE: Final = "this server cannot read its settings; the log says why"
 
 
@@ -138,10 +137,6 @@ class Services(Mapping[str, Service]):
             raise BadField("name", "invalid_name", f"Invalid name {name[:64]!r}: {why}")
         self._refuse_in_file(name, "change")
         known = self._now.get(name)
-        in_use = sum(not one.retired for one in self.values())
-        if (known is None or known.retired) and in_use >= _MAX_SERVICES:
-            why = f"there are {_MAX_SERVICES} services, which is the most: retire some of them"
-            raise Conflict("too_many_services", why)
         record = (known.record if known else None) or ServiceRecord(name)
         try:
             of_record(replace(record, settings=settings, env=record.env if env is None else env))

@@ -30,6 +30,7 @@ MOVED_AT_ONCE: Final = 100
 Found = TypeVar("Found")
 Key = TypeVar("Key", bound=Hashable)
 Args = ParamSpec("Args")
+_Request = Callable[[Tx, int, Micros, str], tuple[Job, bool]]
 Decision = TypeVar("Decision", Move, Move | None)
 
 
@@ -94,11 +95,14 @@ class Stage:
             return 0
         return await self.core.database.write(jobs.change_all, find, rule)
 
-    async def _request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
+    async def _request_cancel(
+        self, job_id: int, at: Micros, by: str = "", store: _Request = requests.request_cancel
+    ) -> Job:
         """Store that the job is to be cancelled, unless it has ended, and so are all its children:
-        those that wait at once. Raises NoSuchJob. ``by``: who asked for it; the event says so.
+        those that wait at once. Raises NoSuchJob and what ``store`` raises. ``by``: who asked for
+        it; the event says so.
         """
-        job, is_new = await self.core.database.write(requests.request_cancel, job_id, at, by)
+        job, is_new = await self.core.database.write(store, job_id, at, by)
         if is_new and job.deferred:
             await self._cancel_children(job_id, at)
         return job

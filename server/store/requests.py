@@ -19,6 +19,7 @@ from server.store.changes import changed, queued
 from server.store.events import append, values_of
 from server.store.queue import count_queued
 from server.store.records import insert
+from server.store.retention import check_deletable
 from server.store.tokens import use_ticket
 from shared.clock import Micros
 from shared.sql import Row, Tx
@@ -163,18 +164,26 @@ def change_service(tx: Tx, job_id: int, service: str, at: Micros, by: str) -> Jo
     return job
 
 
-def request_delete(tx: Tx, job_id: int, at: Micros, by: str) -> Job:
-    """Store that the job is to be deleted as soon as it has ended. Raises NoSuchJob."""
-    rows = tx.rows(
-        """
-        UPDATE jobs SET delete_requested_at = :at
-        WHERE id = :id AND delete_requested_at IS NULL RETURNING *
-        """,
+def request_forget(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:
+    """Store that the job is to be cancelled, and deleted as soon as it has ended.
+
+    Returns:
+        As :func:`request_cancel`.
+
+    Raises:
+        NoSuchJob, ChildOfBatch
+        StillNeeded: others wait for it. Nothing was changed.
+    """
+    check_deletable(tx, jobs.get(tx, job_id))
+    job, is_new = request_cancel(tx, job_id, at, by)
+    if job.delete_requested_at is not None:
+        return job, is_new
+    row = tx.rows(
+        "UPDATE jobs SET delete_requested_at = :at WHERE id = :id RETURNING *",
         {"id": job_id, "at": at},
-    )
-    if not rows:
-        return jobs.get(tx, job_id)
-    return _changed(tx, rows[0], at, "job.delete_requested", f"{by} asked to delete it", by=by)
+    )[0]
+    message = f"{by} asked to delete it"
+    return _changed(tx, row, at, "job.delete_requested", message, by=by), is_new
 
 
 def to_delete(tx: Tx, limit: int) -> list[Job]:

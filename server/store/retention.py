@@ -124,10 +124,7 @@ def delete(tx: Tx, job_id: int) -> tuple[bool, list[tuple[FileKind, str]]]:
     job = jobs.get(tx, job_id)
     if not job.ended:
         raise Conflict("not_ended", f"job {job_id} is {job.state}: cancel it before you delete it")
-    if job.parent_id is not None:
-        raise ChildOfBatch(job_id, job.parent_id)
-    if waiting := waiting_for(tx, job_id):
-        raise StillNeeded(job_id, waiting)
+    check_deletable(tx, job)
     children = [row["id"] for row in tx.rows(_CHILDREN, {"id": job_id})]
     if children:
         tx.rows(
@@ -143,6 +140,14 @@ def delete(tx: Tx, job_id: int) -> tuple[bool, list[tuple[FileKind, str]]]:
     files = release_files(tx, deleted)
     delete_rows(tx, deleted)
     return not children, files
+
+
+def check_deletable(tx: Tx, job: Job) -> None:
+    """Raises ChildOfBatch, StillNeeded: jobs that have not ended depend on it."""
+    if job.parent_id is not None:
+        raise ChildOfBatch(job.id, job.parent_id)
+    if waiting := waiting_for(tx, job.id):
+        raise StillNeeded(job.id, waiting)
 
 
 def cleaned_services(tx: Tx) -> list[str]:

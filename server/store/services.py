@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from server.domain.access import Visible
+from server.domain.errors import Conflict
 from server.domain.service import ServiceRecord
 from server.store import pages
 from server.store.changes import HELD, WAITS_SINCE
@@ -21,6 +22,11 @@ _PUT: Final = """
     ON CONFLICT (name) DO UPDATE SET settings = :settings, retired = 0, changed_at = :at,
         env = coalesce(:env, services.env)
     RETURNING *
+"""
+_MAX_SERVICES: Final = 1_000
+_OTHERS: Final = """
+    SELECT count(*) AS count FROM services
+    WHERE settings IS NOT NULL AND retired = 0 AND name <> :name
 """
 _RETIRE: Final = """
     UPDATE services SET retired = 1, changed_at = :at
@@ -59,8 +65,11 @@ def put(
     tx: Tx, name: str, settings: Mapping[str, Any], env: Mapping[str, str] | None, at: Micros
 ) -> ServiceRecord:
     """Make a service, or change all of its settings, and its ``env`` where that is given. A retired
-    one is in use again.
+    one is in use again. Raises Conflict: operators have made too many.
     """
+    if tx.rows(_OTHERS, {"name": name})[0]["count"] >= _MAX_SERVICES:
+        why = f"operators have made {_MAX_SERVICES} services, which is the most: retire some"
+        raise Conflict("too_many_services", why)
     values = {
         "name": name,
         "settings": json.dumps(dict(settings)),

@@ -88,7 +88,7 @@ _WRITES: Final[Mapping[str, Callable[..., Any]]] = {
     "end_batch": batches.end,
     **_by_name(
         *(store_jobs.move, queue.release_delayed),
-        *(requests.retry, requests.change_service, requests.request_delete, requests.change_tags),
+        *(requests.retry, requests.change_service, requests.request_forget, requests.change_tags),
         *(batches.make_children, retention.forget, retention.forget_old),
     ),
 }

@@ -4,7 +4,7 @@ import pytest
 
 from server.domain import ending
 from server.domain.choose import Candidate
-from server.domain.errors import BadField
+from server.domain.errors import BadField, StillNeeded
 from server.domain.jobs import Hold, Job, Move
 from server.domain.service import Service
 from server.maintenance import backup
@@ -111,6 +111,17 @@ async def test_a_cleaned_job_has_completed_all_the_same(jobs: Store) -> None:
     assert await jobs.forget("s", 10**12, 10) == 1, (
         "job 1 stays: one that has not ended is after it"
     )
+
+
+async def test_a_job_that_another_waits_for_is_not_forgotten_and_not_cancelled(jobs: Store) -> None:
+    first = await jobs.upload()
+    second = await jobs.upload(after=(first.id,))
+    with pytest.raises(StillNeeded):
+        await jobs.request_forget(first.id, 50, "ann")
+    assert (await jobs.get(first.id)).cancel_requested_at is None
+    await jobs.request_forget(second.id, 50, "ann")
+    asked = await jobs.get(second.id)
+    assert (asked.cancel_requested_at, asked.delete_requested_at) == (50, 50)
 
 
 async def test_what_waits_for_a_job_that_a_backup_left_out_fails(jobs: Store, tmp_path) -> None:

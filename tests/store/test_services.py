@@ -1,7 +1,10 @@
 """What every store must keep of services that operators made, changed or paused."""
 
+import pytest
+
 from server.domain.access import Visible
 from server.domain.choose import Candidate
+from server.domain.errors import Conflict
 from server.domain.service import Service
 from shared.clock import utc
 from shared.wire import JobState
@@ -18,6 +21,18 @@ async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
     assert await jobs.claim_fairly(Service("s"), ANY, 99, 20) == []
     await services.set_paused("s", None, 30)
     assert len(await jobs.claim_fairly(Service("s"), ANY, 99, 40)) == 2
+
+
+async def test_operators_make_so_many_services_and_no_more(services, monkeypatch):
+    monkeypatch.setattr("server.store.services._MAX_SERVICES", 2)
+    for name in ("a", "b", "b"):  # one that there is can be changed
+        await services.put(name, {}, None, 10)
+    with pytest.raises(Conflict):
+        await services.put("c", {}, None, 20)
+    await services.retire("a", 30)
+    await services.put("c", {}, None, 40)
+    with pytest.raises(Conflict):
+        await services.put("a", {}, None, 50)
 
 
 async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_asked(jobs, services):
