@@ -45,7 +45,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, ...]]] = {
     "payload.not_packed": ("payload_id",),
     "payload.not_started": (),
     "payload.refused": ("agent",),
-    "payload.stale": ("agent",),
+    "payload.unknown": ("agent",),
     "payload.waits_for_space": (),
     "poll.failed": (),
     "request.refused": ("status",),

@@ -98,7 +98,7 @@ def _without_result(payload: PayloadDoc, message: str, **instead: Any) -> Payloa
     return payload.model_copy(update=how)
 
 
-def left_children(payload: PayloadDoc) -> bool:
+def leaves_children(payload: PayloadDoc) -> bool:
     """Whether its result is more than a result: the beginning of a batch."""
     completed = payload.status is PayloadState.COMPLETED
     return completed and payload.result is not None and payload.result.children > 0

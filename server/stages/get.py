@@ -212,7 +212,7 @@ class Get(Stage):
         if not ended:
             return Followed("", payload, jobs.move(tx, move))
         not_stored = payload.result is not None and result is None
-        if not_stored or (outcome.left_children(payload) and left is None):
+        if not_stored or (outcome.leaves_children(payload) and left is None):
             return Followed("fetch", payload, job)
         if result is not None:
             move = dataclasses.replace(move, facts={**move.facts, "result": result})
@@ -244,7 +244,7 @@ class Get(Stage):
         if not report.agent.supports_events:
             return Followed("", payload)  # it was asked just before, and deletes by age
         if payload.status not in outcome.ENDED:
-            log.warning("payload.stale", agent=agent, key=payload.key, status=payload.status)
+            log.warning("payload.unknown", agent=agent, key=payload.key, status=payload.status)
             return Followed("kill", payload)  # the agent reports its end
         if job is not None and attempt is not None and attempt.ended_at and not attempt.result:
             payload = outcome.bounded(job, payload)
@@ -324,7 +324,7 @@ class Get(Stage):
                 result = await self.results.fetch(
                     *(report.agent, payload.id, payload.result, report.result, pending)
                 )
-            if followed.expected and result is not None and outcome.left_children(payload):
+            if followed.expected and result is not None and outcome.leaves_children(payload):
                 left = await self._left_children.of(job, result, bundles)
             followed = await self.core.database.write(self._follow, report, payload, result, left)
             if followed.then == "acknowledge" and followed.job is not None:

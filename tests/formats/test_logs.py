@@ -108,7 +108,7 @@ def test_troubles_of_different_subjects_and_outcomes_are_each_logged() -> None:
     assert len(log.lines) == 5 + 150
 
 
-@each("event", ["payload.dropped", "payload.former", "payload.stale"])
+@each("event", ["payload.dropped", "payload.former", "payload.unknown"])
 def test_an_agent_that_lists_keys_without_end_does_not_fill_the_log(event: str) -> None:
     log, agents = Log(), ("north", "south")
     for number in range(4_000):
