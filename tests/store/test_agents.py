@@ -6,24 +6,19 @@ import pytest
 
 from server.domain.agents import REPLACED, AgentRecord, Contact
 from server.domain.choose import Candidate
-from server.domain.jobs import Job
 from server.domain.service import Service
 from server.store.identity import new_start
 from shared.clock import SECOND
 from shared.ids import AttemptKey, Start
 from shared.sqlite.database import Database
-from shared.wire import AgentState, JobState
-from tests.kit.store import Calls, Jobs, claim, new
+from shared.wire import AgentState
+from tests.kit.store import Calls
 
-S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"
 NORTH = Contact("north", "ferryman", ADDRESS)
+SOUTH = Contact("south", "ferryman", "http://south:9000")
 SETTINGS = {"north": ADDRESS}
-
-
-async def held(jobs: Jobs, agent: str) -> Job:
-    job, _ = await jobs.insert(new(), "queued")
-    return await jobs.moved(claim(job, agent))
+BOTH = SETTINGS | {"south": SOUTH.address}
 
 
 async def reached(
@@ -37,10 +32,8 @@ def shown(records: list[AgentRecord]) -> list[tuple[str, str, str]]:
     return [(one.name, one.id, str(one.state)) for one in records]
 
 
-async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
-    agents: Calls, jobs: Jobs
-) -> None:
-    await held(jobs, "gone")
+async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(agents, jobs):
+    await jobs.claimed("gone")
     first = await agents.register([NORTH], 40)
     records = await agents.register([NORTH], 50)
     assert records == first
@@ -51,11 +44,9 @@ async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
     ]
 
 
-async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
-    agents: Calls, jobs: Jobs
-) -> None:
+async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(agents, jobs):
     await agents.register([NORTH], 40)
-    job = await held(jobs, "north")
+    job = await jobs.claimed("north")
     said = replace(
         NORTH, agent_id="x1", version="1.2", resources={"slots": 4}, labels={"gpu": "a100"}
     )
@@ -70,9 +61,7 @@ async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
 
 
 @pytest.mark.parametrize("said", [None, "", "name:other", "x" * 65, "a b"])
-async def test_an_agent_without_an_id_of_its_own_has_one_by_its_name(
-    agents: Calls, said: str | None
-) -> None:
+async def test_an_agent_without_an_id_of_its_own_has_one_by_its_name(agents, said):
     for _ in range(2):
         assert (await reached(agents, replace(NORTH, agent_id=said))).id == "name:north"
 
@@ -87,13 +76,11 @@ async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: Call
 
 
 @pytest.mark.parametrize("address", [ADDRESS, "http://elsewhere:9000"])
-async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
-    agents: Calls, jobs: Jobs, address: str
-) -> None:
+async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(agents, jobs, address):
     await reached(agents, replace(NORTH, agent_id="x1"))
     await agents.set_state("x1", AgentState.DRAINING, "drained")
-    job, other = await held(jobs, "north"), await held(jobs, "west")
-    south = Contact("south", "ferryman", address, "x1")
+    job, other = await jobs.claimed("north"), await jobs.claimed("west")
+    south = replace(SOUTH, address=address, agent_id="x1")
     await agents.register([south], 60)
     record = await reached(agents, south, {"south": address}, 70)
     assert (record.id, record.name, record.state) == ("x1", "south", AgentState.DRAINING)
@@ -103,15 +90,13 @@ async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
     assert (await jobs.get(other.id)).agent == "west"
 
 
-async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
-    agents: Calls, jobs: Jobs
-) -> None:
+async def test_names_that_change_places_in_the_settings_keep_jobs_apart(agents, jobs):
     places = {name: Contact(name, "ferryman", f"http://{name}:9000") for name in "abc"}
     await agents.register(list(places.values()), 40)
     held_by = {}
     for name, contact in places.items():
         await reached(agents, replace(contact, agent_id=f"id-{name}"))
-        held_by[name] = (await held(jobs, name)).id
+        held_by[name] = (await jobs.claimed(name)).id
     # a and b have exchanged their names; c is d now, and the address of the new c is new.
     now = [
         replace(places["a"], name="b"),
@@ -135,12 +120,10 @@ async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
         assert (await jobs.attempt(AttemptKey(job_id, 1))).agent == name
 
 
-async def test_a_name_that_is_in_use_is_not_given_by_address(agents: Calls, jobs: Jobs) -> None:
-    south = Contact("south", "ferryman", "http://south:9000")
-    settings = {"north": NORTH.address, "south": south.address}
-    for contact in (NORTH, south):
-        await reached(agents, replace(contact, agent_id=f"id-{contact.name}"), settings)
-    job = await held(jobs, "north")
+async def test_a_name_that_is_in_use_is_not_given_by_address(agents, jobs):
+    for contact in (NORTH, SOUTH):
+        await reached(agents, replace(contact, agent_id=f"id-{contact.name}"), BOTH)
+    job = await jobs.claimed("north")
     # The agent south is no longer in the settings, and has its name until it is retired.
     there = [("north", "id-north", "active"), ("south", "id-south", "active")]
     assert shown(await agents.register([replace(NORTH, name="south")], 50)) == there
@@ -151,7 +134,7 @@ async def test_a_name_that_is_in_use_is_not_given_by_address(agents: Calls, jobs
     assert shown(await agents.register(twice, 60)) == there + named
     west = replace(NORTH, name="west", address="http://west:9000")
     assert ("west", "name:west", "active") in shown(await agents.register([west], 70))
-    last = shown(await agents.register([replace(west, name="w"), replace(south, name="z")], 80))
+    last = shown(await agents.register([replace(west, name="w"), replace(SOUTH, name="z")], 80))
     assert ("z", "id-south", "active") in last
     # An id that was made from the name stays with it.
     assert {("w", "name:w", "active"), ("west", "name:west", "active")} < set(last)
@@ -166,37 +149,26 @@ async def test_another_id_under_a_known_name_retires_the_agent_before(agents: Ca
     assert fresh == record
     back = await reached(agents, replace(NORTH, agent_id="x1"), at=80)
     assert (back.id, back.state) == ("x1", AgentState.ACTIVE)
-    assert [one.state for one in await agents.all_agents()] == [
-        AgentState.ACTIVE,
-        AgentState.RETIRED,
-    ]
-
-
-async def test_who_replaces_an_agent_that_is_drained_is_drained(agents: Calls) -> None:
-    await reached(agents, replace(NORTH, agent_id="x1"))
+    both = [("north", "x1", "active"), ("north", "x2", "retired")]
+    assert shown(await agents.all_agents()) == both
     await agents.set_state("x1", AgentState.DRAINING, "for repair")
-    record = await reached(agents, replace(NORTH, agent_id="x2"))
-    assert (record.state, record.message) == (AgentState.DRAINING, "for repair")
+    after = await reached(agents, replace(NORTH, agent_id="x3"), at=90)
+    assert (after.state, after.message) == (AgentState.DRAINING, "for repair"), "as the one before"
 
 
-async def test_two_names_with_one_id_are_two_agents(agents: Calls, jobs: Jobs) -> None:
+async def test_two_names_with_one_id_are_two_agents(agents, jobs):
     """A copied data folder, or one agent under two names: neither takes jobs of the other."""
-    settings = {"north": ADDRESS, "south": "http://south:9000"}
-    south = Contact("south", "ferryman", settings["south"], "x1")
-    await agents.register([NORTH, south], 40)
-    job = await held(jobs, "north")
+    await agents.register([NORTH, SOUTH], 40)
+    job = await jobs.claimed("north")
     for _ in range(2):
-        assert (await reached(agents, replace(NORTH, agent_id="x1"), settings)).id == "x1"
-        assert (await reached(agents, south, settings)).id == "name:south"
+        for contact, agent_id in ((NORTH, "x1"), (SOUTH, "name:south")):
+            assert (await reached(agents, replace(contact, agent_id="x1"), BOTH)).id == agent_id
     assert (await jobs.get(job.id)).agent == "north"
 
 
 @pytest.mark.parametrize("how", ["edited", "replaced", "retired"])
-async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
-    agents: Calls, jobs: Jobs, how: str
-) -> None:
-    settings = {"north": ADDRESS, "south": "http://south:9000"}
-    south = Contact("south", "ferryman", settings["south"], "x3")
+async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(agents, jobs, how):
+    settings = dict(BOTH)
     await reached(agents, replace(NORTH, agent_id="x1"), settings)
     if how == "replaced":
         await reached(agents, replace(NORTH, agent_id="x2"), settings)
@@ -204,9 +176,9 @@ async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
         await agents.set_state("x1", AgentState.RETIRED, "by an operator")
     else:
         settings["north"] = "http://moved:9000"
-    await reached(agents, south, settings)
-    job, before = await held(jobs, "north"), await agents.all_agents()
-    record = await reached(agents, replace(south, agent_id="x1"), settings)
+    await reached(agents, replace(SOUTH, agent_id="x3"), settings)
+    job, before = await jobs.claimed("north"), await agents.all_agents()
+    record = await reached(agents, replace(SOUTH, agent_id="x1"), settings)
     assert (record.id, await agents.all_agents()) == ("x3", before)
     assert (await jobs.get(job.id)).agent == "north"
 
@@ -219,12 +191,12 @@ async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: Ca
 
 
 async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about(
-    agents: Calls, jobs: Jobs
-) -> None:
+    agents, jobs
+):
     await reached(agents, replace(NORTH, agent_id="x1"))
     candidates = [Candidate("north", 4), Candidate("unknown", 0)]
     for state in (AgentState.DRAINING, AgentState.LOST, AgentState.RETIRED):
-        await jobs.insert(new(), "queued")
+        await jobs.upload()
         await agents.set_state("x1", state, "")
         assert await jobs.claim_fairly(Service("s"), candidates, 10, 20) == []
     await agents.set_state("x1", AgentState.RETIRED, REPLACED)

@@ -1,7 +1,6 @@
 """What running attempts say, in their rows and events."""
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from server.domain.jobs import Event, Job, Move
@@ -10,17 +9,14 @@ from server.store.changes import Listener
 from shared.ids import AttemptKey
 from shared.wire import JobState, Progress
 from tests.kit.each import each
-from tests.kit.store import Jobs, claim, new
+from tests.kit.store import Store, claim
 
 LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two", "warning"))
 
 
-async def running(jobs: Jobs) -> Job:
-    job, _ = await jobs.insert(new("ann", "s"), "queued")
-    assert await jobs.move(claim(job))
-    for before, after in pairwise((JobState.PROCESSING, JobState.SUBMITTED, JobState.RUNNING)):
-        assert await jobs.move(Move(job.id, 1, before, after, 30, after))
-    return await jobs.get(job.id)
+async def running(jobs: Store) -> Job:
+    submitted = await jobs.to(await jobs.claimed(), JobState.SUBMITTED)
+    return await jobs.to(submitted, JobState.RUNNING)
 
 
 def report(job: Job, **what: Any) -> Report:
@@ -73,7 +69,7 @@ async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs) -
 async def test_nothing_is_written_about_what_does_not_run_there(jobs, wrong) -> None:
     job = await running(jobs)
     if not wrong:
-        assert await jobs.move(Move(job.id, 1, job.state, JobState.UNKNOWN, 60, "gone"))
+        await jobs.to(job, JobState.UNKNOWN)
     before = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
     assert await jobs.record_live([report(job, **wrong)]) == set()
     now = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
@@ -83,7 +79,7 @@ async def test_nothing_is_written_about_what_does_not_run_there(jobs, wrong) -> 
 async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs) -> None:
     job = await running(jobs)
     await jobs.record_live([report(job, live=Live(notices=LINES[:1]), sampled=False)])
-    assert (await jobs.get(job.id)).message == "Running", "nothing else was said"
+    assert (await jobs.get(job.id)).message == "moved", "nothing else was said"
     said = Live(progress=Progress(current=100), notices=LINES, output={"score": "0.93"})
     facts = {"progress": said.progress, "output": said.output}
     end = Move(job.id, 1, job.state, JobState.COMPLETED, 60, "ended", facts=facts, live=said)
@@ -98,22 +94,11 @@ async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs) -> None:
     assert await jobs.record_live([report(job)]) == set()
 
 
-async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, database) -> None:
-    job, _ = await jobs.insert(new("ann", "s"), "queued")
-    for at in (10, 20, 30):
-        assert await jobs.move(claim(job))
-        back = Move(job.id, 1, JobState.PROCESSING, JobState.QUEUED, at, "no answer")
-        queued = await jobs.move(replace(back, attempt=job.attempt + 1))
-        assert queued is not None
-        job = queued
-        values = {"id": job.id, "at": at, "attempt": job.attempt}
-        await database.write(
-            lambda tx, values=values: tx.rows(
-                "INSERT INTO events (job_id, at, attempt, state, message, event)"
-                " VALUES (:id, :at, :attempt, 'Queued', '', 'job.tagged')",
-                values,
-            )
-        )
+async def test_sends_that_fail_alike_are_folded_around_other_events(jobs) -> None:
+    job = await jobs.upload()
+    for number in range(3):
+        job = await jobs.to(await jobs.moved(claim(job)), JobState.QUEUED)
+        await jobs.change_tags(job.id, (f"tag {number}",), (), 40, "ann")
     events = await jobs.events(job.id)
     assert [one.state for one in events if one.is_move] == ["Queued", "Processing", "Queued"]
     assert [one.event for one in events if not one.is_move] == ["job.tagged"] * 3

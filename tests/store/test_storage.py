@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -28,6 +28,7 @@ from server.storage.scratch import NoSpace, Scratch, ScratchFile
 from shared.clock import RealClock
 from tests.kit.each import each
 from tests.kit.store import read
+from tests.kit.warm import open_files
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
 LARGE = hashlib.shake_128(b"large").digest(2_500_000)
@@ -309,15 +310,6 @@ async def test_what_does_not_fit_is_refused_and_leaves_nothing_and_later_there_i
 # -- what only the folder promises
 
 
-def open_in(folder: Path) -> list[str]:
-    """Files below the folder that this process has open."""
-    found = list[Path]()
-    for one in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # it was that of this list
-            found.append(one.readlink())
-    return [path.name for path in found if folder in path.parents]
-
-
 @pytest.mark.parametrize("of_a_file", [False, True])
 async def test_content_then_name_are_durable(tmp_path, storage, scratch, monkeypatch, of_a_file):
     """Both before their name is given to anybody."""
@@ -381,15 +373,16 @@ async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: Stora
     assert await storage.list(R) == []
 
 
-async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(tmp_path, storage):
+async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(storage):
     """An agent may take minutes over what is sent to it, and descriptors are few."""
     for size in (0, 10, 3 << 20):
         name = await put(storage, b"x" * size)
+        before = open_files()
         async with storage.open(R, name) as stream:
-            assert open_in(tmp_path) == ([name] if size > 10 else [])
+            assert open_files() == before + (size > 10)
             async for _ in stream:
                 break
-        assert open_in(tmp_path) == []
+        assert open_files() == before
 
 
 # -- a part of the disk stays free

@@ -15,7 +15,7 @@ from server.store.tokens import TokenFilter
 from shared.principals import Role, Scope
 from shared.sqlite.database import Database
 from tests.kit.clock import SimClock
-from tests.kit.store import Calls, Store, core
+from tests.kit.store import Calls, core
 
 
 def token(token_id: str, **fields: Any) -> TokenRecord:
@@ -66,13 +66,10 @@ async def test_a_use_is_kept_and_a_later_one_is_not_overwritten(tokens: Calls) -
     await tokens.used({"a": (20, "10.0.0.2"), "gone": (20, "x")})
     await tokens.used({"a": (15, "10.0.0.1")})
     found = await tokens.get("a")
-    assert found is not None
     assert (found.last_used_at, found.last_used_from) == (20, "10.0.0.2")
     # What is changed by somebody who knows of no use does not undo it.
     await tokens.change("a", lambda one: replace(one, last_used_at=None))
-    found = await tokens.get("a")
-    assert found is not None
-    assert found.last_used_at == 20
+    assert (await tokens.get("a")).last_used_at == 20
 
 
 async def test_pages_have_every_token_once_the_newest_first(tokens: Calls) -> None:
@@ -96,9 +93,7 @@ async def test_pages_have_every_token_once_the_newest_first(tokens: Calls) -> No
         (TokenFilter(live_at=49, name="ann"), {"a", "c"}),
     ],
 )
-async def test_a_page_has_what_was_asked_for(
-    tokens: Calls, which: TokenFilter, expected: set[str]
-) -> None:
+async def test_a_page_has_what_was_asked_for(tokens, which, expected):
     for one in (
         token("a"),
         token("b", revoked_at=20),
@@ -129,9 +124,7 @@ async def test_the_tokens_of_a_user_end_while_others_change(database: Database) 
     assert (known[0].name, known[0].user_id, known[0].digest) == ("somebody", "somebody", "")
 
 
-async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_ended(
-    database: Database,
-) -> None:
+async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_ended(database):
     clock, tokens = in_use(database)
     kept = [
         (await tokens.create(token("", expires_at=after(clock.now(), lifetime_s))))[0].id
@@ -146,9 +139,7 @@ async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_en
     assert [one.id for one in await database.read(rows.all_tokens)] == kept[2:]
 
 
-async def test_a_name_that_jobs_or_schedules_have_does_not_become_another_principals(
-    tokens: Calls, jobs: Store
-) -> None:
+async def test_a_name_that_jobs_or_schedules_have_does_not_become_another_principals(tokens, jobs):
     await jobs.added("x", "x")
     await jobs.sql("UPDATE jobs SET submitted_by = CASE id WHEN 1 THEN 'ann' ELSE 'bob' END")
     for token_id, name in (("a", "ann"), ("b", "ann"), ("c", "bob"), ("d", "eve")):
