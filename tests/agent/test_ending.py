@@ -154,8 +154,10 @@ async def test_a_drained_agent_finishes_what_it_has_and_waits_for_servers(tmp_pa
             await agent.ended(payload_id)
         await clock.advance(10.0)
         assert not asked.stop.is_set()
-        for number, payload_id in enumerate(ids, 1):
-            await agent.post(acknowledge=[{"id": payload_id, "key": f"{number}.1"}])
+        for number, payload_id in enumerate(ids, 1):  # an order beside it is refused
+            ref = {"id": payload_id, "key": f"{number}.1"}
+            (refused,) = (await agent.post(agent.sent("3.1"), acknowledge=[ref]))["answers"]
+            assert refused["code"] == "draining"
 
         async def stops() -> bool:
             await clock.advance(1.0)

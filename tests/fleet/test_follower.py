@@ -4,9 +4,8 @@ bundle is waited for; and the client of an agent with the agent itself.
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,15 +20,13 @@ from aiohttp import web
 from client_agent.api import bulk
 from client_agent.api.routes import Api
 from client_agent.intake import orders
-from client_agent.intake.admission import Admission
-from client_agent.payloads.errors import Refused
 from server.agents import ferryman_agent
 from server.agents import ferryman_agent as agent_events
 from server.agents.agent import Body, Sessions
 from server.agents.answers import MAX_RESULT
 from server.agents.ferryman_agent import QUICK_MS, FerrymanAgent
 from server.agents.registry import Registry
-from server.domain.agents import RefusedByAgent, Unreachable
+from server.domain.agents import Unreachable
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.fleet import Follower
@@ -462,12 +459,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return made
 
 
-def results_at(home: Path) -> set[int]:
-    """Payloads whose results the agent has."""
-    with closing(sqlite3.connect(home / "agent" / "agent.sqlite")) as database:
-        return {row[0] for row in database.execute("SELECT payload_id FROM results")}
-
-
 async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, monkeypatch) -> None:
     made = requests(monkeypatch)
     async with connected(tmp_path) as pair:
@@ -480,27 +471,9 @@ async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, mo
         await pair.run(*jobs[10:])
         await asyncio.gather(*forgotten)
         assert (sum(one for _, one in made), 0 in [one for one, _ in made]) == (10, False)
-        assert results_at(tmp_path).isdisjoint(one.id for one in ended)
-
-
-async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_them(
-    tmp_path, monkeypatch
-) -> None:
-    async with connected(tmp_path) as pair:
-        jobs = pair.jobs(3)
-        ended = await pair.run(*jobs[:2])
-        forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
-        await yield_to_loop()
-        monkeypatch.setattr(
-            Admission, "check_ready", AsyncMock(side_effect=Refused(503, "draining", "it drains"))
-        )
-        made = requests(monkeypatch)
-        with pytest.raises(RefusedByAgent) as no:
-            await pair.send(jobs[2])
-        assert (no.value.code, no.value.final) == ("draining", False)
-        await asyncio.gather(*forgotten)
-        assert made == [(1, 2)]
-        assert results_at(tmp_path) == set()
+        assert pair.agent.database is not None
+        kept = {row[0] for row in pair.agent.database.execute("SELECT payload_id FROM results")}
+        assert kept.isdisjoint(one.id for one in ended)
 
 
 async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
