@@ -26,6 +26,17 @@ async def north_of(fleet: Fleet, **how: Any) -> FakeAgent:
     return agent
 
 
+def asked_of(agent: FakeAgent) -> list[tuple[str, str]]:
+    """The routes that it is asked from now on, each with its credentials."""
+    seen = list[tuple[str, str]]()
+
+    async def note(request: web.Request) -> None:
+        seen.append((request.path.split("/")[1], request.headers.get("Authorization", "")))
+
+    agent.trick = note
+    return seen
+
+
 async def completes(fleet: Fleet, job_id: int, agent: str = "north") -> None:
     """By its first attempt, there."""
     job = await fleet.job(job_id)
@@ -169,13 +180,8 @@ async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(fleet
 
 
 async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_its_jobs(fleet):
-    agent, seen = await north_of(fleet, sends_results=False), list[tuple[str, str]]()
-
-    async def note(request: web.Request) -> web.StreamResponse | None:
-        seen.append((request.path.split("/")[1], request.headers.get("Authorization", "")))
-        return None
-
-    agent.trick = note
+    agent = await north_of(fleet, sends_results=False)
+    seen = asked_of(agent)
     first, second = await fleet.running(2)
     await agent.end(agent.held(f"{first}.1"))
     await completes(fleet, first)
@@ -195,23 +201,19 @@ async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_
 
 
 async def test_where_new_settings_cannot_be_used_the_agents_before_are(fleet, monkeypatch):
-    agent, seen = await north_of(fleet, ends="Completed"), set[str]()
-
-    async def note(request: web.Request) -> web.StreamResponse | None:
-        seen.add(request.headers.get("Authorization", ""))
-        return None
+    agent = await north_of(fleet, ends="Completed")
+    seen = asked_of(agent)
 
     def fails(*_: Any) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    agent.trick = note
     for tables in ({"north": with_token(agent)}, {"south": agent}, {}):
         with monkeypatch.context() as broken:
             broken.setattr(agents, "register", fails)
             with pytest.raises(DatabaseUnavailable):
                 await fleet.now(**tables)
         await completes(fleet, await fleet.upload())
-    assert seen == {""}
+    assert {token for _, token in seen} == {""}
 
 
 async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(fleet):

@@ -69,10 +69,8 @@ async def unreachable(caller: ServerClient, agent: FakeAgent) -> None:
 
 
 async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet) -> None:
-    agent = FakeAgent("known", "of-known", ends="Running")
-    await fleet.use(agent)
+    agent, job_id = await fleet.busy(FakeAgent("known", "of-known", ends="Running"))
     await fleet.now(known=agent, south=NOWHERE)
-    (job_id,) = await fleet.running()
     found = await fleet.agents()
     assert list(found) == ["known", "south"]
     north, south = found["known"], found["south"]
@@ -144,9 +142,7 @@ async def test_the_last_contact_is_what_was_heard_last_not_what_was_stored(fleet
 
 
 async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet):
-    agent = FakeAgent("every", "of-every", ends="Running")
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy(FakeAgent("every", "of-every", ends="Running"))
 
     async def trouble_of_service() -> tuple[bool, str]:
         found = await fleet.api("GET", f"/services/{fleet.service}")
@@ -273,10 +269,8 @@ async def test_what_a_lost_agent_has_is_tried_again_at_once_or_cancelled(fleet: 
 
 
 async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_retires(fleet):
-    agent, other = FakeAgent(ends="Running"), FakeAgent("beside")
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
-    await fleet.now(beside=other)
+    agent, job_id = await fleet.busy()
+    await fleet.now(beside=FakeAgent("beside"))
     found = await agent_of(fleet, agent.name)
     assert (found["state"], found["in_settings"], found["jobs"]) == ("active", False, 1)
     assert found["trouble"] == f"agent {agent.name} is not in the server's settings"
@@ -336,9 +330,7 @@ async def test_a_replaced_agent_is_retired_and_its_jobs_are_tried_again(fleet: F
 
 
 async def test_of_a_silent_agent_it_is_not_said_what_runs_there_now(fleet: Fleet) -> None:
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent)
-    await fleet.running()
+    agent, _ = await fleet.busy()
 
     async def shown_after_a_beat() -> dict[str, Any]:
         await agent.beat(running=3, load=99.5)
@@ -420,9 +412,7 @@ async def test_whatever_an_agent_says_is_only_text(fleet: Fleet) -> None:
             "check": {"at": HOSTILE, "passed": "yes", "rows": [7, {"limit": "log"}, HOSTILE]},
         },
     }
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent)
-    await fleet.running()
+    agent, _ = await fleet.busy()
 
     async def answers(request: web.Request) -> web.StreamResponse | None:
         return web.json_response(said, status=503) if request.path == "/health" else None

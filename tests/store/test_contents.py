@@ -32,18 +32,6 @@ async def rows(jobs: Store) -> dict[str, bytes]:
     return {row["name"]: row["bytes"] for row in await jobs.rows("SELECT * FROM contents")}
 
 
-async def test_a_small_bundle_comes_with_its_first_job_and_goes_with_the_last(jobs: Store) -> None:
-    first = await jobs.upload(bundle=SMALL)
-    second = await jobs.upload(bundle=replace(SMALL, file="b", content=b"again"))
-    assert first.bundle == second.bundle == SMALL
-    assert await rows(jobs) == {"a": b"first"}
-    over = [await jobs.moved(end(job, JobState.CANCELLED)) for job in (first, second)]
-    assert await jobs.clean(over[:1]) == (1, [])
-    assert await rows(jobs) == {"a": b"first"}
-    assert await jobs.clean(over[1:]) == (1, [])
-    assert await rows(jobs) == {}
-
-
 async def test_a_claim_brings_small_bundles_along(jobs: Store) -> None:
     same = [await jobs.upload(bundle=replace(SMALL, file=name)) for name in "ab"]
     large = await jobs.upload(bundle=Bundle("c", ROW_BYTES + 1, "e"))

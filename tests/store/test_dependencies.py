@@ -5,7 +5,7 @@ import pytest
 from server.domain import ending
 from server.domain.choose import Candidate
 from server.domain.errors import BadField, StillNeeded
-from server.domain.jobs import Hold, Job, Move
+from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.maintenance import backup
 from shared.wire import JobState, Reason
@@ -25,7 +25,7 @@ async def run(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) 
 async def finish(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) -> Job:
     job = await jobs.get(job.id)
     for state in (S.SUBMITTED, S.RUNNING):
-        job = await jobs.moved(Move(job.id, job.attempt, job.state, state, 30, "on"))
+        job = await jobs.to(job, state)
     reason = Reason.EXIT_CODE if to is S.FAILED else None
     return await jobs.moved(ending.end(job, SERVICE, at, to, f"it {to}", reason))
 
@@ -80,9 +80,7 @@ async def test_a_job_that_is_retried_waits_again_for_what_is_not_complete(jobs: 
 
 async def _retried(jobs: Store, job: Job) -> Job:
     changes = {"ended_at": None, "expires_at": None, "reason": None}
-    return await jobs.moved(
-        Move(job.id, job.attempt, job.state, S.QUEUED, 400, "again", changes=changes)
-    )
+    return await jobs.to(job, S.QUEUED, 400, changes=changes)
 
 
 async def test_a_result_that_is_needed_is_not_cleaned(jobs: Store) -> None:
