@@ -101,14 +101,6 @@ async def test_a_page_in_place_of_the_answer_to_a_bundle_fails_no_job(fleet, tri
     assert set(agent.starts.values()) == {1}
 
 
-async def test_only_its_own_code_says_that_an_agent_has_lost_a_job(fleet):
-    agent, job_id = await fleet.busy()
-    agent.payloads.clear()
-    agent.ends = "Completed"
-    agent.hang_up()
-    await completes(fleet, job_id, 2)
-
-
 async def test_an_agent_that_may_get_no_work_hands_over_what_it_has(fleet):
     agent, job_id = await fleet.busy(FakeAgent(ends="Running", slots=1))
     agent.well = False

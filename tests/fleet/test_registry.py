@@ -18,17 +18,16 @@ from server.agents.registry import Registry
 from server.agents.sender import order_of
 from server.domain.agents import Contact
 from server.domain.choose import place
-from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.stages.agents import Agents
 from server.store import agents as rows
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
-from shared.wire import AgentHealth, AgentState, JobState, Limits, PackTask
+from shared.wire import AgentHealth, AgentState, JobState, PackTask
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.store import Calls, Jobs, core, job
+from tests.kit.store import Calls, Store, core, job
 
 
 class Fleet:
@@ -113,7 +112,7 @@ class Run:
     registry: Registry
     client: OrchestratorClient
     store: Calls
-    jobs: Jobs
+    jobs: Store
     database: Database
 
     async def reached(self) -> None:
@@ -128,11 +127,9 @@ class Run:
 
     async def running(self, count: int) -> None:
         """Jobs there."""
-        for number in range(count):
-            bundle = Bundle(f"b{number}", 1, "d")
-            await self.jobs.insert(NewJob("ann", "s", bundle, Limits(), 1.0, created_at=1), "")
-        sent = "UPDATE jobs SET state = 'Running', attempt = 1, agent = 'north'"
-        await self.database.write(lambda tx: tx.rows(sent))
+        for _ in range(count):
+            submitted = await self.jobs.to(await self.jobs.claimed("north"), JobState.SUBMITTED)
+            await self.jobs.to(submitted, JobState.RUNNING)
 
 
 @asynccontextmanager
@@ -141,7 +138,7 @@ async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIter
     database = await Database.open(folder / "server.sqlite", MIGRATIONS)
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
     registry, store = Registry([client], clock), Calls(database, rows)
-    jobs = Jobs(database, lambda job: None)
+    jobs = Store(database, [])
     agents = Agents(core(jobs=jobs, registry=registry, clock=clock))
     try:
         registry.remember(await agents.use([Contact(name, "job-orchestrator", "")]))

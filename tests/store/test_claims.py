@@ -160,16 +160,12 @@ async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent
 
 
 async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(jobs: Store) -> None:
+    changes = {"queued_at": 30, "not_before": 50}
+    await jobs.to(await jobs.claimed(), JobState.QUEUED, changes=changes)
     for now, released in ((40, 0), (49, 0), (50, 1)):
-        of = Service(f"s{now}")
-        job = await jobs.claimed(service=of.name)
-        await jobs.to(job, JobState.QUEUED, changes={"queued_at": 30, "not_before": 50})
-        assert await jobs.claim_fairly(of, ANY, 9, now) == []
+        assert await jobs.claim_fairly(Service("s"), ANY, 9, now) == []
         assert await jobs.release_delayed(now) == released, now
-        assert len(await jobs.claim_fairly(of, ANY, 9, now)) == released
-        await jobs.sql("DELETE FROM events")
-        await jobs.sql("DELETE FROM attempts")
-        await jobs.sql("DELETE FROM jobs")
+        assert len(await jobs.claim_fairly(Service("s"), ANY, 9, now)) == released
 
 
 PACKS, PLAIN = Candidate("node", 2, packs=True), Candidate("old", 2)
