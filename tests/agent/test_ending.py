@@ -365,9 +365,7 @@ def databases(agent: AgentClient) -> list[Path]:
     return list(agent.data.glob("agent.sqlite*"))
 
 
-async def test_another_database_loses_no_result_that_an_earlier_one_knew(
-    tmp_path, monkeypatch
-) -> None:
+async def test_another_database_loses_no_result_that_an_earlier_one_knew(tmp_path, monkeypatch):
     """The disk of the old one may not be mounted; and a new one gives the same numbers again."""
     monkeypatch.setattr(folders, "ROW_BYTES", 0)
     kept, copies = list[bytes](), dict[Path, bytes]()

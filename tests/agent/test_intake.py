@@ -416,9 +416,7 @@ async def with_inputs(
 
 
 @each("most", [0, SMALL])
-async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(
-    agent, monkeypatch, most
-) -> None:
+async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(agent, monkeypatch, most):
     monkeypatch.setattr(bulk, "MAX_SMALL", most)
     await agent.fresh_server()
     inputs = {"inputs/17/out.txt": b"of 17", "a/more.txt": b"more"}
@@ -456,9 +454,7 @@ async def test_a_result_refers_to_the_bundles_files_and_not_to_inputs(agent, whi
 
 
 @each("most", [0, SMALL])
-async def test_inputs_that_are_not_those_announced_or_cannot_be_used(
-    agent, monkeypatch, most
-) -> None:
+async def test_inputs_that_are_not_those_announced_or_cannot_be_used(agent, monkeypatch, most):
     monkeypatch.setattr(bulk, "MAX_SMALL", most)
     for wrong, code in (
         ({"size": 3}, "wrong_length"),

@@ -86,9 +86,7 @@ async def test_stopping_sends_the_last_ends_on_open_streams(tmp_path) -> None:
 
 
 @each("row_bytes", [0, folders.ROW_BYTES])
-async def test_small_results_come_with_the_stream_to_who_asks(
-    agent, monkeypatch, row_bytes
-) -> None:
+async def test_small_results_come_with_the_stream_to_who_asks(agent, monkeypatch, row_bytes):
     await agent.fresh_server()
     monkeypatch.setattr(folders, "ROW_BYTES", row_bytes)
     keys = ["1.1", "2.1", "3.1"]

@@ -5,7 +5,6 @@ bundles ``res-*`` in tests/hostile.
 import errno
 import itertools
 import os
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from client_agent.storage import open_beneath
 from shared.wire import Limits
 from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
 from tests.kit.child import in_child
+from tests.kit.cost import peak
 from tests.kit.each import each
 
 
@@ -281,9 +281,7 @@ def test_memory_does_not_grow_with_the_size_of_a_file(tree: Path) -> None:
         (home / "job").mkdir()
         with (home / "job" / "f").open("wb") as file:
             file.truncate(192 * MIB)
-        tracemalloc.start()
-        pack(home / "job", results=1 << 30)
-        return tracemalloc.get_traced_memory()[1]
+        return peak(lambda: pack(home / "job", results=1 << 30))[1]
 
     assert in_child(work, "user") < 8 * MIB
 

@@ -284,9 +284,7 @@ async def test_results_go_in_time_rows_later_and_no_number_comes_again(
         assert (await agent.call("GET", "/payloads"))[1]["seq"] > last
 
 
-async def test_the_space_of_deleted_results_is_given_back_in_one_sweep(
-    tmp_path, monkeypatch
-) -> None:
+async def test_the_space_of_deleted_results_is_given_back_in_one_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr("shared.sqlite.database._PAGES_FREED_AT_ONCE", 20)
     monkeypatch.setattr("shared.sqlite.database._FREE_PAGES_KEPT", 30)
 

@@ -239,9 +239,7 @@ async def test_a_bundle_that_is_damaged_here_is_no_fault_of_its_sender(agent, le
 
 
 @each("own", [True, False])
-async def test_what_does_not_fit_is_the_bundles_fault_on_its_own_disk(
-    agent, monkeypatch, own
-) -> None:
+async def test_what_does_not_fit_is_the_bundles_fault_on_its_own_disk(agent, monkeypatch, own):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -403,9 +401,7 @@ async def test_a_partial_result_is_of_now_and_few_are_made_at_once(agent, monkey
     await until(lambda: not process.workspace.path.exists())
 
 
-async def test_a_partial_result_has_the_logs_where_a_folder_may_not_be_read(
-    agent, monkeypatch
-) -> None:
+async def test_a_partial_result_has_the_logs_where_a_folder_may_not_be_read(agent, monkeypatch):
     payload_id, process = await agent.started()
     process.log(b"step\n")
     with monkeypatch.context() as patch:

@@ -37,9 +37,8 @@ async def sweep(world: World, after_s: float = 0.0) -> None:
     await world.sweep()
 
 
-async def found(world: World, job_id: int) -> QueueInfo | None:
-    job = await world.jobs.get(job_id)
-    return (await world.waiting([job])).get(job_id)
+async def found(world: World, job_id: int) -> QueueInfo:
+    return (await world.waiting([await world.jobs.get(job_id)]))[job_id]
 
 
 async def waits(
@@ -115,13 +114,12 @@ async def test_a_job_says_at_which_place_and_why_it_waits(world: World) -> None:
     last = await world.upload("bob", "patient", after=",".join(map(str, many)))
     on = f"waits for jobs {', '.join(map(str, many[:5]))} and more to complete"
     info = await found(world, last)
-    assert info is not None
     assert (info.reason, info.waits_for) == (on, many)
     paused = "service patient is paused: disks"
     await waits(world, patient, 1, WaitReason.PAUSED, paused)
     agent.start(next(one for one in agent.payloads.values() if one.key == taken.key))
     await world.settle()
-    assert await found(world, taken.id) is None, "it runs"
+    assert await world.waiting([await world.jobs.get(taken.id)]) == {}, "it runs"
 
 
 async def test_a_job_shows_its_place_by_priority_and_when_it_may_be_sent(world: World) -> None:
@@ -172,7 +170,6 @@ async def test_the_start_of_a_job_that_waits_for_a_slot_is_estimated(world: Worl
     for _ in range(3):
         await sweep(world, 30.0)
     why = await found(world, jobs[1])
-    assert why is not None
     assert (why.code, await expected(jobs[1])) == (WaitReason.NO_AGENT, None)
 
 
@@ -183,7 +180,6 @@ async def test_a_parent_says_how_many_children_it_waits_for_and_a_child_how_many
     why = "waits for its children: 0 of 10 have ended"
     await waits(world, parent, 1, WaitReason.CHILDREN, why, used=0, limit=10)
     child = await found(world, parent + 10)
-    assert child is not None
     assert (child.code, child.used, child.limit) == (WaitReason.MAX_PARALLEL, 2, 2)
     assert f"job {parent}, has 2 of 2 children under way" in child.reason
 
@@ -199,9 +195,7 @@ async def test_a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then(world
     await world.settle()
     for after_s, begin in ((0.0, "to be tried again at "), (29.0, "to be"), (2.0, "next in turn")):
         await world.clock.advance(after_s)
-        why = await found(world, job_id)
-        assert why is not None
-        assert why.reason.startswith(begin)
+        assert (await found(world, job_id)).reason.startswith(begin)
         if after_s != 2.0:
             await sweep(world)
             assert await world.state(job_id) is JobState.QUEUED

@@ -485,9 +485,7 @@ async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
         assert made == [(1, 0)] * 2
 
 
-async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(
-    tmp_path, monkeypatch
-) -> None:
+async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(tmp_path, monkeypatch):
     seen = list[web.Request]()
     for name in ("events", "retrieve", "retrieve_partial"):
         handler = getattr(Api, name)

@@ -139,58 +139,47 @@ def _twin(name: bytes) -> bytes:
 
 def make(folder: Path, wanted: Sequence[FileSpec]) -> None:
     """Make what can be made."""
-    top = os.fsencode(folder)
     for thing in wanted:
-        path = os.path.join(top, *thing.parts)  # noqa: PTH118  # bytes
+        path = folder.joinpath(*map(os.fsdecode, thing.parts))
         with suppress(OSError):
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+            path.parent.mkdir(parents=True, exist_ok=True)
             _make(path, thing)
             os.utime(path, (thing.modified, thing.modified), follow_symlinks=False)
 
 
-def _make(path: bytes, thing: FileSpec) -> None:
+def _make(path: Path, thing: FileSpec) -> None:
     match thing.kind:
         case "file":
-            with open(path, "xb") as file:  # noqa: PTH123
+            with path.open("xb") as file:
                 file.write(thing.content)
-            os.chmod(path, thing.mode)  # noqa: PTH101
+            path.chmod(thing.mode)
         case "folder":
-            os.mkdir(path)  # noqa: PTH102
-            os.chmod(path, thing.mode | 0o700)  # noqa: PTH101
+            path.mkdir()
+            path.chmod(thing.mode | 0o700)
         case "symlink":
-            os.symlink(b"/etc/passwd", path)  # noqa: PTH211
+            path.symlink_to("/etc/passwd")
         case "FIFO":
             os.mkfifo(path)
         case "hard link":
-            source = os.path.join(os.path.dirname(path), b"run.sh")  # noqa: PTH118, PTH120
-            os.link(source, path)
+            path.hardlink_to(path.parent / "run.sh")
         case "socket":
-            folder = os.open(os.path.dirname(path), os.O_PATH)  # noqa: PTH120
+            folder = os.open(path.parent, os.O_PATH)
             try:
                 with socket.socket(socket.AF_UNIX) as listening:
-                    name = os.path.basename(path)  # noqa: PTH119
-                    listening.bind(b"/proc/self/fd/%d/%s" % (folder, name))
+                    listening.bind(b"/proc/self/fd/%d/%s" % (folder, thing.parts[-1]))
             finally:
                 os.close(folder)
 
 
 def look(folder: Path, wanted: Sequence[FileSpec]) -> list[StoredFile]:
     """Everything that lies below the folder."""
-    top = os.fsencode(folder)
     found: list[StoredFile] = []
-    for above, folders, files in os.walk(top):
-        for name in [*folders, *files]:
-            full = os.path.join(above, name)  # noqa: PTH118
-            raw = full[len(top) + 1 :]
-            mode = os.lstat(full).st_mode
-            content = b""
-            if stat.S_ISREG(mode):
-                with open(full, "rb") as file:  # noqa: PTH123
-                    content = file.read()
-            parts = tuple(raw.split(b"/"))
-            # itself, or a folder that a fine thing lies in
-            fine = any(one.fine and one.parts[: len(parts)] == parts for one in wanted)
-            found.append(StoredFile(raw, fine, mode, content))
+    for path in folder.rglob("*"):
+        parts, mode = tuple(map(os.fsencode, path.relative_to(folder).parts)), path.lstat().st_mode
+        content = path.read_bytes() if stat.S_ISREG(mode) else b""
+        # itself, or a folder that a fine thing lies in
+        fine = any(one.fine and one.parts[: len(parts)] == parts for one in wanted)
+        found.append(StoredFile(b"/".join(parts), fine, mode, content))
     return found
 
 
