@@ -9,7 +9,6 @@ import re
 import threading
 import zipfile
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -258,10 +257,6 @@ async def test_what_does_not_fit_is_the_bundles_fault_on_its_own_disk(agent, mon
 # -- when it starts
 
 
-def _run(agent: AgentClient, count: int) -> bool:
-    return len(agent.sandbox.live) == count
-
-
 async def test_the_oldest_that_is_ready_gets_the_slot(agent) -> None:
     ids = [(await agent.started(f"{job}.1"))[0] for job in (1, 2)]
     steps: list[str] = []
@@ -269,8 +264,8 @@ async def test_the_oldest_that_is_ready_gets_the_slot(agent) -> None:
     ids += [(await agent.submit(f"{job}.1"))[1]["id"] for job in (3, 4, 5)]
     await until(lambda: steps.count("up") == 2)  # as many workers have no slot
     order: list[str] = []
-    for number, payload_id in enumerate(ids):
-        await until(partial(_run, agent, min(2, 5 - number)))
+    for count, payload_id in zip((2, 2, 2, 2, 1), ids, strict=True):
+        await until(lambda count=count: len(agent.sandbox.live) == count)
         order += sorted({*agent.sandbox.live} - {*order})
         assert order == ["1.1", "2.1", "3.1", "4.1", "5.1"][: len(order)]
         _, process = min(agent.sandbox.live.items())

@@ -1,4 +1,6 @@
-"""What goes together to an agent: orders, acknowledgements, and bundles that are sent once."""
+"""What goes together to an agent: orders, acknowledgements, and bundles that are sent once. What
+holds for all that is done together: tests/rules/test_together.py.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,16 +10,11 @@ from server.agents.agent import Body
 from server.agents.sender import MAX_WAIT_S, MISSING, OrderSender, SentBundles, SmallOrder
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.jobs import Bundle
-from shared.clock import yield_to_loop
 from shared.wire import OrderAnswer, PayloadRef, PayloadsAnswer, PayloadsRequest
 from tests.kit.agent_http import order_of
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await yield_to_loop()
+from tests.kit.waiting import turns
 
 
 class Agent:
@@ -52,19 +49,16 @@ class Agent:
         for number in numbers:
             content = f"{number:03}".encode() * (size // 3)
             one = SmallOrder(order_of(f"{number}.1", content, "d"), len(content), content)
-            made.append(asyncio.create_task(self._ordered(one)))
-            await settle()
+            made.append(asyncio.create_task(self.sender.order(one)))
+            await turns(20)
         return made
-
-    async def _ordered(self, one: SmallOrder) -> OrderAnswer:
-        return await self.sender.order(one)
 
     async def acknowledge(self, *numbers: int) -> list[asyncio.Task[None]]:
         made = [
             asyncio.create_task(self.sender.acknowledge(PayloadRef(id=one, key=f"{one}.1")))
             for one in numbers
         ]
-        await settle()
+        await turns(20)
         return made
 
 
@@ -122,17 +116,6 @@ async def test_many_go_at_once_and_those_whose_callers_are_gone_do_not(monkeypat
     assert len(agent.seen) == 1, "for nobody no request is made"
 
 
-@each("orders", [[], [9]])
-async def test_when_a_request_fails_each_caller_knows(orders: list[int]) -> None:
-    agent = Agent()
-    agent.problem = Unreachable("gone", sent=True)
-    some = await agent.acknowledge(1, 2)
-    made = await agent.order(*orders)
-    await agent.clock.advance(MAX_WAIT_S)
-    found = await asyncio.gather(*some, *made, return_exceptions=True)
-    assert found == [agent.problem] * (2 + len(orders))
-
-
 @each("together, final", [(1, True), (2, False)])
 async def test_a_request_that_is_not_taken_is_the_fault_of_none_of_several(together, final) -> None:
     agent = Agent()
@@ -142,17 +125,6 @@ async def test_a_request_that_is_not_taken_is_the_fault_of_none_of_several(toget
     agent.ready.set()
     for no in await asyncio.gather(*rest, return_exceptions=True):
         assert (no, no.final) == (agent.problem, final)  # type: ignore[union-attr]
-
-
-async def test_an_acknowledgement_goes_on_when_the_caller_of_the_order_beside_it_is_gone() -> None:
-    agent = Agent()
-    agent.ready.clear()
-    some = await agent.acknowledge(1)
-    (order,) = await agent.order(9)
-    order.cancel()
-    await settle()
-    agent.ready.set()
-    await some[0]
 
 
 async def test_a_large_bundle_is_a_request_of_its_own() -> None:
@@ -166,7 +138,7 @@ async def test_a_large_bundle_is_a_request_of_its_own() -> None:
 
     order = order_of("9.1", b"", "d")
     large = asyncio.create_task(agent.sender.stream(order, 4 << 20, source(), 4 << 20))
-    await settle()
+    await turns(20)
     assert [keys for keys, _ in agent.seen] == [["1.1"], ["2.1"], ["9.1"]]
     agent.ready.set()
     assert (await large).code == "9.1"
@@ -230,9 +202,9 @@ async def test_who_waits_for_a_first_one_that_is_cancelled_goes_first() -> None:
     line = Line()
     line.hangs = 1
     first = asyncio.create_task(line.send(1))
-    await settle()
+    await turns(20)
     second = asyncio.create_task(line.send(2))
-    await settle()
+    await turns(20)
     first.cancel()
     assert await second == [2]
     assert line.first == [1, 2]

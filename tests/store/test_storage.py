@@ -324,18 +324,12 @@ async def test_content_then_name_are_durable(tmp_path, storage, scratch, monkeyp
     monkeypatch.setattr(os, "fsync", noted)
     with scratch.file("f" * 32) as file:
         file.path.write_bytes(b"content")
-        await put(storage, file if of_a_file else b"content")
+        inode = file.path.stat().st_ino
+        name = await put(storage, file if of_a_file else b"content")
+        is_moved = stored_path(tmp_path, R, name).stat().st_ino == inode
+        assert (is_moved, file.path.exists()) == (of_a_file, not of_a_file), "it is not copied"
     assert synced == ["results/7", "staging/32" if of_a_file else "results/32", "results/2"]
     assert list((tmp_path / "staging").iterdir()) == []
-
-
-async def test_a_scratch_file_is_moved_not_copied(tmp_path, storage, scratch):
-    with scratch.file() as file:
-        file.path.write_bytes(b"content")
-        inode = file.path.stat().st_ino
-        name = await put(storage, file)
-        assert not file.path.exists()
-    assert stored_path(tmp_path, R, name).stat().st_ino == inode
 
 
 async def test_what_a_slow_disk_said_before_refuses_nothing(tmp_path, scratch, monkeypatch):
