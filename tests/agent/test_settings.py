@@ -282,7 +282,6 @@ class World:
 
     def __init__(self, agent: app.Running, folder: Path) -> None:
         self.agent, self.folder = agent, folder
-        self.settings = AgentSection(port=0, data_dir=folder)
         self.write(OLD)
         self.reload = Reload(self.settings, lambda: self.settings, agent.use)
 

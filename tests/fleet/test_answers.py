@@ -138,6 +138,7 @@ def test_a_clock_is_wrong_by_what_neither_the_way_nor_whole_seconds_explain(said
 # -- events and lists
 
 CONTENT = b"of\nbytes\n"
+NODE = cast(Agent, SimpleNamespace(name="node", supports_events=True))
 
 
 def reported(number: int) -> PayloadDoc:
@@ -189,20 +190,18 @@ async def test_others_have_their_turn_however_much_an_agent_sends() -> None:
 
 
 def test_a_result_that_came_with_a_report_counts_only_as_announced() -> None:
-    node = cast(Agent, SimpleNamespace(name="node", supports_events=True))
-    assert Report(node, reported(1), AttemptKey(1, 1), 0.0, CONTENT).result == CONTENT
+    assert Report(NODE, reported(1), AttemptKey(1, 1), 0.0, CONTENT).result == CONTENT
     for damaged in (CONTENT.upper(), CONTENT + b"x", b"", None):
-        assert Report(node, reported(1), AttemptKey(1, 1), 0.0, damaged).result is None
+        assert Report(NODE, reported(1), AttemptKey(1, 1), 0.0, damaged).result is None
     nothing = reported(1).model_copy(update={"result": None})
-    assert Report(node, nothing, AttemptKey(1, 1), 0.0, CONTENT).result is None
+    assert Report(NODE, nothing, AttemptKey(1, 1), 0.0, CONTENT).result is None
 
 
 def test_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None:
     monkeypatch.setattr(inbox, "_REPORT_BYTES", 0)
     monkeypatch.setattr(inbox, "_MAX_BYTES", 2 * len(CONTENT))
     reports = Inbox(0.0, SimClock(), lambda: None)
-    agents = [SimpleNamespace(name=name, supports_events=True) for name in ("node", "other")]
-    node, other = (cast(Agent, one) for one in agents)
+    node, other = NODE, cast(Agent, SimpleNamespace(name="other", supports_events=True))
 
     def came() -> dict[tuple[str, int], bool]:
         return {one.which: one.content is not None for one in reports.take(99)}
@@ -228,7 +227,7 @@ async def test_of_two_reports_of_a_payload_one_is_looked_at_and_what_both_hold_c
     monkeypatch.setattr(inbox, "_MAX_BYTES", 2 * inbox._REPORT_BYTES)
     woken = list[None]()
     reports = Inbox(0.0, SimClock(), lambda: woken.append(None))
-    node = cast(Agent, SimpleNamespace(name="node", supports_events=True))
+    node = NODE
     async with asyncio.timeout(10.0):
         await reports.receive(node, reported(1), CONTENT, 0)
         (older,) = reports.take(9)

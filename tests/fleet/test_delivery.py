@@ -16,7 +16,6 @@ import pytest
 
 from server.domain.agents import RefusedByAgent, Unreachable
 from server.domain.errors import BadField
-from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.stages import get, inbox, poll
 from server.stages.results import NoRoom
@@ -25,7 +24,8 @@ from shared.clock import yield_to_loop
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.sqlite.files import DatabaseUnavailable
-from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, Usage
+from shared.wire import JobState, PayloadDoc, PayloadState, Reason, Usage
+from tests.kit.store import new
 from tests.model.simulation import World, simulated
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
@@ -531,9 +531,8 @@ async def commits(world: World, action: Callable[[], Awaitable[object]]) -> int:
 
 
 async def many(world: World, count: int) -> None:
-    for number in range(count):
-        new = NewJob("ann", "s", Bundle(f"b{number}", 1, "d"), Limits(), 60.0, world.steady.now())
-        await world.jobs.insert(new, "queued")
+    for _ in range(count):
+        await world.jobs.insert(new(created_at=world.steady.now()), "queued")
 
 
 @pytest.mark.parametrize("agent", ["north", "gone"])

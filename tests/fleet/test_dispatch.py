@@ -1,4 +1,4 @@
-"""When a job is sent, and why it waits; on simulated time."""
+"""When a job is sent, and why it waits; on simulated time. Clocks that jump: tests/rules."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -67,19 +67,6 @@ async def test_a_job_with_a_start_time_waits_for_it_and_then_in_the_queue(world:
     assert await world.state(later) is JobState.QUEUED
     await sweep(world, 3.0)
     assert (await world.jobs.get(later)).reason is Reason.QUEUE_TIMEOUT
-
-
-async def test_a_start_time_holds_whatever_the_clock_does(world: World) -> None:
-    await world.start()
-    day = 86_400.0
-    later = await world.upload("ann", "patient", not_before="in 1d")
-    for jump in (7 * day, -30 * day):
-        world.clock.jump(jump)
-        await sweep(world, 10.0)
-        job = await world.jobs.get(later)
-        assert (job.state, job.not_before > 0) == (JobState.QUEUED, True)
-    await sweep(world, 1.01 * day)
-    assert await world.state(later) is not JobState.QUEUED
 
 
 async def test_a_job_says_at_which_place_and_why_it_waits(world: World) -> None:

@@ -93,17 +93,13 @@ class Following:
         await until(lambda: self.client.health is not health)
 
     async def work(self) -> tuple[bool, bool]:
-        """Whether it can be talked to and may get jobs, ten seconds later."""
-        await self.health_again()
-        return self.client.reachable, self.client.accepts_work
-
-    async def health_again(self) -> None:
-        """Ten seconds pass while the stream is open."""
+        """Whether it can be talked to and may get jobs, ten seconds later: its stream is open."""
         await self.clock.until_asleep(10.0)
         asked = self.agent.calls["GET /health"]
         await self.clock.advance(10.0)
         await self.agent.until(lambda: self.agent.calls["GET /health"] > asked)
         await self.clock.until_asleep(10.0)
+        return self.client.reachable, self.client.accepts_work
 
 
 @asynccontextmanager

@@ -61,13 +61,6 @@ async def agent_of(caller: ServerClient, name: str) -> dict[str, Any]:
     return dict(await caller.api("GET", f"/agents/{name}"))
 
 
-async def unreachable(caller: ServerClient, agent: FakeAgent) -> None:
-    """Whatever answers at its address is not the agent any more, and the server knows it."""
-    agent.away()
-    await agent.asked_twice()
-    assert not (await agent_of(caller, agent.name))["reachable"]
-
-
 async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet) -> None:
     agent, job_id = await fleet.busy(FakeAgent("known", "of-known", ends="Running"))
     await fleet.now(known=agent, south=NOWHERE)
@@ -247,7 +240,9 @@ async def test_what_a_lost_agent_has_is_tried_again_at_once_or_cancelled(fleet: 
     agent, other = FakeAgent(ends="Running"), FakeAgent(slots=0)
     await fleet.use(agent, other, max_runs=9, runs_per_user=9)
     jobs = await fleet.running(3)
-    await unreachable(fleet, agent)
+    agent.away()
+    await agent.asked_twice()
+    assert not (await agent_of(fleet, agent.name))["reachable"]
     assert (await fleet.cancel(jobs[2]))[0] == 202
     status, found = await ask(fleet, "POST", f"/{agent.name}/lost", message="its disk burned")
     assert (status, found["state"], found["jobs"]) == (200, "lost", 0)

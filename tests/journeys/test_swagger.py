@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,9 +52,7 @@ async def execute(page: Page, operation: str) -> str:
 
 
 @pytest.mark.parametrize(("field", "tokens"), [("file", [TOKEN]), ("bundle", [])])
-async def test_an_upload_and_a_list_behind_a_path(
-    tmp_path: Path, field: str, tokens: list[str]
-) -> None:
+async def test_an_upload_and_a_list_behind_a_path(tmp_path, field, tokens):
     """With nothing but one file chosen: everything else as the page has it."""
     sent = tmp_path / ("run.sh" if field == "file" else "bundle.zip")
     sent.write_bytes(RUN if field == "file" else zipped({"run.sh": RUN}))

@@ -59,11 +59,6 @@ class Place:
         with mock.patch("os.fsync", refused), mock.patch("os.write", os.write if late else refused):
             yield
 
-    def put_stranger(self, kind: FileKind, name: str) -> None:
-        """Somebody else puts a file there."""
-        (self.folder / kind / name).parent.mkdir(exist_ok=True)
-        (self.folder / kind / name).write_bytes(b"?")
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -139,7 +134,9 @@ async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> Non
 async def test_each_file_of_any_run_is_listed_once_and_in_order(place: Place) -> None:
     storage, other = place.first, place.run()
     for name in ("notes.txt", "aa/notes.txt", "aa/" + "b" * 32, "zz/" + "z" * 32):
-        place.put_stranger(R, name)
+        strange = place.folder / R / name
+        strange.parent.mkdir(exist_ok=True)
+        strange.write_bytes(b"?")
     stored = sorted([await put(one) for one in (storage, other) for _ in range(15)])
     assert await names(storage) == await names(other) == stored
     assert await names(storage, B) == []
