@@ -263,14 +263,15 @@ async def test_the_oldest_that_is_ready_gets_the_slot(agent) -> None:
     agent.sandbox.hook = steps.append
     ids += [(await agent.submit(f"{job}.1"))[1]["id"] for job in (3, 4, 5)]
     await until(lambda: steps.count("up") == 2)  # as many workers have no slot
-    order: list[str] = []
-    for count, payload_id in zip((2, 2, 2, 2, 1), ids, strict=True):
-        await until(lambda count=count: len(agent.sandbox.live) == count)
+    order, ended = list[str](), list[int]()
+    for payload_id in ids:
+        await until(lambda: len(agent.sandbox.live) == min(2, 5 - len(ended)))
         order += sorted({*agent.sandbox.live} - {*order})
         assert order == ["1.1", "2.1", "3.1", "4.1", "5.1"][: len(order)]
         _, process = min(agent.sandbox.live.items())
         process.finish()
         await agent.ended(payload_id)
+        ended.append(payload_id)
 
 
 async def test_its_gate_opens_once_it_is_up_and_stored_as_running(agent, monkeypatch) -> None:

@@ -170,11 +170,8 @@ async def test_an_agent_cannot_end_a_job_that_another_has(fleet, says, status):
 @pytest.mark.parametrize("edited", ["", "its address", "its name", "nothing"])
 async def test_who_lists_anothers_attempt_after_a_restart_does_not_get_it(tmp_path, edited):
     """Also when it says the other's id and answers first, after the other's table was edited."""
-    honest, liar = (
-        FakeAgent("honest", "id-honest", ends="Running"),
-        FakeAgent("liar", "id-liar", slots=0),
-    )
-    lied = asyncio.Event()
+    honest, lied = FakeAgent("honest", "id-honest", ends="Running"), asyncio.Event()
+    liar = FakeAgent("liar", "id-liar", slots=0)
 
     async def late(_: web.Request) -> None:
         await lied.wait()

@@ -61,10 +61,8 @@ async def test_it_knows_no_limits_so_a_large_result_is_no_fault_of_its_own(
         job = await caller.job(await caller.upload())
         reason = None if then == "Completed" else "exit_code"
         assert (job["status"], job["reason"], job["attempt"]) == (then, reason, 1)
-        assert (
-            len((await unpacked(caller, f"/download_partial/{job['id']}")).read("result"))
-            == 2 << 20
-        )
+        result = await unpacked(caller, f"/download_partial/{job['id']}")
+        assert len(result.read("result")) == 2 << 20
 
 
 async def test_a_large_result_that_it_has_no_more_is_not_waited_for(tmp_path, client, monkeypatch):
@@ -132,9 +130,8 @@ async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client)
         assert await caller.terminate(job_id) == (200, killed)
         assert client.killed == [1]
         assert (await caller.job(job_id))["status"] == "Cancelled"
-        assert not caller.server.context.stages.get.progress._followed, (
-            "it reports nothing by itself"
-        )
+        followed = caller.server.context.stages.get.progress._followed
+        assert not followed, "it reports nothing by itself"
         assert (await caller.get(f"/download/{job_id}"))[1] == "application/json"
         client.kill_says = True  # that has no key: what polls the client sees what becomes of it
         job_id = await running(caller)

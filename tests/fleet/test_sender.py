@@ -62,24 +62,16 @@ class Agent:
         return made
 
 
-async def test_what_comes_while_requests_are_under_way_goes_together_in_its_order() -> None:
-    agent = Agent()
-    agent.ready.clear()
-    made = await agent.order(1, 2, 3, 4, 5)
-    assert [keys for keys, _ in agent.seen] == [["1.1"], ["2.1"]], "nothing waits for company"
-    agent.ready.set()
-    assert [(await one).code for one in made] == [f"{n}.1" for n in range(1, 6)]
-    assert (agent.seen[2], agent.bytes[2]) == ((["3.1", "4.1", "5.1"], []), b"003004005")
-
-
-async def test_a_request_has_a_most_of_bytes(monkeypatch) -> None:
+async def test_what_comes_meanwhile_goes_together_in_its_order_up_to_a_most_of_bytes(monkeypatch):
     monkeypatch.setattr(sender, "_ORDER_BYTES", 0)
     agent = Agent()
     agent.ready.clear()
     made = await agent.order(*range(1, 9), size=300_000)
+    assert [keys for keys, _ in agent.seen] == [["1.1"], ["2.1"]], "nothing waits for company"
     agent.ready.set()
-    await asyncio.gather(*made)
-    assert [len(keys) for keys, _ in agent.seen] == [1, 1, 3, 3]
+    assert [(await one).code for one in made] == [f"{n}.1" for n in range(1, 9)]
+    assert [keys for keys, _ in agent.seen[2:]] == [["3.1", "4.1", "5.1"], ["6.1", "7.1", "8.1"]]
+    assert agent.bytes[2] == b"003" * 100_000 + b"004" * 100_000 + b"005" * 100_000
 
 
 async def test_acknowledgements_go_along_and_the_answer_is_theirs() -> None:

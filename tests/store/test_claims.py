@@ -130,9 +130,8 @@ async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(jo
     assert (again.id, again.attempt) == (job.id, 2)
     assert await claim(jobs, of, 9, one, {job.key: "node"}) == []
     quota = Service("s", runs_per_user=1)
-    assert await claim(jobs, quota, 9, ANY, {again.key: "node"}) == [], (
-        "quotas count it all the same"
-    )
+    more = await claim(jobs, quota, 9, ANY, {again.key: "node"})
+    assert more == [], "quotas count it all the same"
 
 
 async def test_a_users_jobs_are_sent_by_priority_and_then_by_age(jobs: Store) -> None:

@@ -311,8 +311,8 @@ async def test_one_bad_value_is_no_damage(tmp_path: Path) -> None:
         assert database.failure is None
 
 
-async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
-    path, crashed, sound = (tmp_path / f"{name}.sqlite" for name in ("test", "crashed", "sound"))
+async def test_what_a_crash_left_and_what_is_no_database_is_found_before_it_is_used(tmp_path):
+    path, crashed, sound, other = (tmp_path / f"{name}.sqlite" for name in ("t", "c", "s", "o"))
     await filled(path)
     async with opened(path) as database:
         await database.write(add(20_001))
@@ -320,19 +320,13 @@ async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Pat
             for suffix in ("", "-wal"):  # what the disk holds when the program is killed
                 shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
     damage(crashed)
-    with pytest.raises(DatabaseUnavailable) as caught:
-        await (await Database.open(crashed, MIGRATIONS)).close()
-    assert caught.value.damaged
+    other.write_bytes(b"this is not a database" * 100)
+    for wrong in (crashed, other):
+        with pytest.raises(DatabaseUnavailable) as caught:
+            await (await Database.open(wrong, MIGRATIONS)).close()
+        assert caught.value.damaged
     async with opened(sound) as again:
         assert len(await kept(again)) == 20_001
-
-
-async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> None:
-    path = tmp_path / "test.sqlite"
-    path.write_bytes(b"this is not a database" * 100)
-    with pytest.raises(DatabaseUnavailable) as caught:
-        await (await Database.open(path, MIGRATIONS)).close()
-    assert caught.value.damaged
 
 
 @pytest.mark.parametrize("linked", [False, True])

@@ -106,9 +106,8 @@ async def test_a_cleaned_job_has_completed_all_the_same(jobs: Store) -> None:
     broken = await jobs.upload(after=(failed.id,))
     (ended,) = await fail_broken(jobs)
     assert (ended.id, ended.message) == (broken.id, "job 2, which it waits for, did not complete")
-    assert await jobs.forget("s", 10**12, 10) == 1, (
-        "job 1 stays: one that has not ended is after it"
-    )
+    forgotten = await jobs.forget("s", 10**12, 10)
+    assert forgotten == 1, "job 1 stays: one that has not ended is after it"
 
 
 async def test_a_job_that_another_waits_for_is_not_forgotten_and_not_cancelled(jobs: Store) -> None:
