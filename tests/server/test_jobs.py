@@ -313,11 +313,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"action": "cancel", "filter": {"since": "soon"}}, "invalid_since", "'soon'"),
     ({"action": "cancel", "filter": {"tag": None}}, "invalid_filter", "tag: input should be"),
     ({"action": "cancel", "filter": [1]}, "invalid_filter", "dictionary"),
-    (
-        {"action": "cancel", "filter": {"tag": "a"}, "limit": 1_001},
-        "invalid_limit",
-        "less than or equal to 1000",
-    ),
+    ({"action": "cancel", "filter": {"tag": "a"}, "limit": 1_001}, "invalid_limit", "to 1000"),
     ({"action": "cancel", "filter": {"tag": "a"}, "cursor": "x"}, "invalid_cursor", "gave as next"),
     ({"action": "cancel", "filter": {"tag": "a"}, "cursor": "1_0"}, "invalid_cursor", "as next"),
     ({"action": "cancel", "filter": {"tag": "a"}, "cursor": True}, "invalid_cursor", "as next"),
@@ -384,13 +380,8 @@ async def test_what_is_used_and_what_is_left_and_nobody_sees_that_of_others(plac
     async with Client(place.url, token="seven") as client:
         usage = await client.usage()
         (day,) = usage.days
-        assert (usage.user_id, day.service, day.completed, day.cancelled) == (
-            "7",
-            place.service,
-            0,
-            3,
-        )
-        assert day.bundle_bytes == stored
+        assert (usage.user_id, day.service) == ("7", place.service)
+        assert (day.completed, day.cancelled, day.bundle_bytes) == (0, 3, stored)
         assert day.ran_s > 0
         with pytest.raises(NotAllowed):
             await client.usage("8")

@@ -77,10 +77,8 @@ async def test_the_numbers_of_a_well_server_are_those_of_the_(place: Place, admi
     assert found["database_bytes"] > 0
     assert {"sender", "cleaner", "record"} <= {one["name"] for one in found["loops"]}
     page = await admin.see("/status")
-    assert verdict(page) == (
-        "good",
-        "Everything is all right: uploads are taken, and jobs are run.",
-    )
+    well = "Everything is all right: uploads are taken, and jobs are run."
+    assert verdict(page) == ("good", well)
     assert page.main.facts()["Agents that take jobs"] == "1 of 1"
     assert "Slots 1 of 4" in page.text
 
@@ -119,10 +117,7 @@ async def test_what_should_be_looked_at_is_said_with_what_to_do(
     assert ADVICE.keys() == set(TroubleKind)
     assert set(TroubleKind) > SERVER_TROUBLES
     every = [Trouble(kind, f"{HOSTILE} {kind}", "fake") for kind in TroubleKind]
-
-    async def all_of_them() -> list[Trouble]:
-        return every
-
+    all_of_them = mock.AsyncMock(return_value=every)
     with mock.patch.object(place.server.context.health, "troubles", all_of_them):
         page = await admin.see("/status")
     assert (HOSTILE in page.source, len(troubles(page))) == (False, len(every))
@@ -191,10 +186,8 @@ async def test_users_are_listed_with_what_they_have_of_their_quotas(
     assert (await place.ask("GET", "/api/v1/usage", headers=seven))[1]["group"] is None
     assert (await admin.ask("/users/a%20b")).status == 404
     for user, known in (("nobody", False), ("8", True), ("7", True), ("se", False)):
-        said = (
-            "has no jobs, and nothing in the settings" in (await admin.see(f"/users/{user}")).text
-        )
-        assert said is not known, user
+        page = await admin.see(f"/users/{user}")
+        assert ("has no jobs, and nothing in the settings" in page.text) is not known, user
 
 
 def tables(page: Page) -> dict[str, list[list[str]]]:
@@ -220,17 +213,10 @@ async def test_each_chart_has_all_its_numbers_in_a_table(
     history = await caller.server.context.stages.statistics.read(period, None)
     assert {len(lines) for lines in found.values()} == {len(history.points)}
     assert len(history.points) >= rows
-    for line, point in (
-        (found["ended"][0], history.points[-1]),
-        (found["ended"][-1], history.points[0]),
-    ):
-        numbers = point.numbers
-        values = [
-            numbers.get("completed", 0),
-            sum(numbers.get("failed", {}).values()),
-            numbers.get("cancelled", 0),
-            numbers.get("uploaded", 0),
-        ]
+    newest, *_, oldest = found["ended"]
+    for line, point in ((newest, history.points[-1]), (oldest, history.points[0])):
+        numbers = point.numbers | {"failed": sum(point.numbers.get("failed", {}).values())}
+        values = [numbers.get(name, 0) for name in ("completed", "failed", "cancelled", "uploaded")]
         assert line == [str(one) for one in (point.at // SECOND, *values)]
     assert page.main.facts()["Uploaded"] == f"{history.total['uploaded']:,}"
 

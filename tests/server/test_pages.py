@@ -98,25 +98,15 @@ def writes(process: FakeProcess) -> None:
 
 async def test_what_people_and_jobs_wrote_is_text_on_every_page(people: People) -> None:
     place = people.place
-
-    def fails(process: FakeProcess) -> None:
-        writes(process)
-        process.finish(3)
-
-    place.does(fails)
-    words = {
-        "user_id": "ann",
-        "name": EVIL,
-        "tags": TAG,
-        "meta": json.dumps({EVIL: EVIL, "n": {"x": [EVIL]}}),
-        "outputs": "out/**",
-    }
-    files = {"run.sh": RUN, "bad.txt": EVIL.encode()}
-    ended = await place.upload(files, **words)
-    await place.job(ended)
     place.does(writes)
-    running = await place.upload(files, **words)
-    await place.job(running, until="Running")
+    meta = json.dumps({EVIL: EVIL, "n": {"x": [EVIL]}})
+    words = {"user_id": "ann", "name": EVIL, "tags": TAG, "meta": meta, "outputs": "out/**"}
+    files = {"run.sh": RUN, "bad.txt": EVIL.encode()}
+    ended, running = [await place.upload(files, **words) for _ in range(2)]
+    for job in (ended, running):
+        await place.job(job, until="Running")
+    (await place.process(ended)).finish(3)
+    await place.job(ended)
     waiting = await place.upload(files, **words, after=str(running))
     form = FormData({"user_id": "ann", "service": place.service, "cron": "0 6 1 1 *", "name": EVIL})
     form.add_field("file", RUN, filename="run.sh")
@@ -137,16 +127,12 @@ async def test_what_people_and_jobs_wrote_is_text_on_every_page(people: People) 
         *(f"/new?from={ended}", f"/new?name={evil}", f"/new?service={evil}", f"/tokens/{evil}"),
         *([f"/tokens/{token[0]['id']}"] if token else []),
     ]
+    tabs = (
+        *("", "/children", "/log", "/log?stream=stderr", "/log?search=%3Cimg", "/log?line=1"),
+        *("/files", "/files?folder=out", "/files?name=evil"),
+    )
     for job in (ended, running, waiting):
-        ways += [
-            *(f"/jobs/{job}", f"/jobs/{job}/log", f"/jobs/{job}/log?stream=stderr"),
-            *(f"/jobs/{job}/log?search=%3Cimg", f"/jobs/{job}/log?line=1", f"/jobs/{job}/children"),
-            *(
-                f"/jobs/{job}/files",
-                f"/jobs/{job}/files?folder=out",
-                f"/jobs/{job}/files?name=evil",
-            ),
-        ]
+        ways += [f"/jobs/{job}{tab}" for tab in tabs]
         for name in ("bad.txt", "page.svg", "page.html", "table.csv", "<img class=evil>.txt"):
             path = f"/jobs/{job}/files/out/{quote(name)}"
             ways += [path, f"{path}?view=text", f"{path}?view=rendered"]
@@ -204,8 +190,7 @@ async def test_each_role_is_offered_what_it_may_do(people: People, crowd: Crowd)
     for path, offers in OFFERS.items():
         for who, actions in offers.items():
             page = await (await of(people, who)).see(path.format(**values))
-            found = page.actions
-            assert found == actions, (path, who)
+            assert page.actions == actions, (path, who)
     for who, with_users in (("ann", False), ("reader", False), ("admin", True), ("portal", True)):
         page = await (await of(people, who)).see(f"/jobs?service={place.service}")
         assert page.jobs() == [values["running"], values["failed"]], who
@@ -220,18 +205,14 @@ async def test_each_role_is_offered_what_it_may_do(people: People, crowd: Crowd)
 
 
 SECRET: Final = "what-nobody-should-see"
+UNREADABLE: Final = OSError(errno.EIO, "Input/output error", SECRET)
 
 
 @each(
     "problem, status, title, code",
     [
         (RuntimeError(SECRET), 500, "Something went wrong here", "internal_error"),
-        (
-            OSError(errno.EIO, "Input/output error", SECRET),
-            503,
-            "This does not work right now",
-            "storage_unavailable",
-        ),
+        (UNREADABLE, 503, "This does not work right now", "storage_unavailable"),
         (Refusal(HTTPStatus.GONE, "gone", "it was <b>deleted</b>"), 410, "This is gone", "gone"),
     ],
 )
