@@ -6,10 +6,10 @@ import pytest
 
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
+from tests.server.warm_jobs import done, leaving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\nsender_interval = '50ms'\n"
@@ -81,12 +81,8 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
 async def test_progress_is_full_only_where_a_job_completed_and_has_a_total(
     place: Place, said: str, exit_code: int, current: int, total: int | None
 ) -> None:
-    def script(process: FakeProcess) -> None:
-        process.log(stdout=f"::progress value={said}::x\n".encode())
-        process.finish(exit_code)
-
-    place.does(script)
-    job = await place.job(await place.upload())
+    script = leaving(stdout=f"::progress value={said}::x\n".encode(), code=exit_code)
+    job = await place.job(await done(place, script))
     assert job["progress"] == {"current": current, "total": total}
 
 

@@ -17,12 +17,12 @@ from server.web.job.files import quoted
 from shared.files.archives.zip_reader import ZipIndex
 from tests.kit.fake_agent import Served
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.server_http import ServerClient, driving
 from tests.kit.store import Jobs
 from tests.kit.warm import Place
 from tests.server.held_jobs import ShownJob, ended, running, zipped
+from tests.server.warm_jobs import done, leaving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,16 +64,7 @@ async def looking(caller: ServerClient, job_id: int) -> AsyncIterator[Files]:
 @asynccontextmanager
 async def left(place: Place, files: dict[str, bytes]) -> AsyncIterator[Files]:
     """A job whose script has left these."""
-
-    def script(process: FakeProcess) -> None:
-        for name, content in files.items():
-            process.write(name, content)
-        process.finish()
-
-    place.does(script)
-    job_id = await place.upload()
-    await place.job(job_id)
-    async with looking(place, job_id) as here:
+    async with looking(place, await done(place, leaving(files))) as here:
         yield here
 
 

@@ -14,11 +14,11 @@ from ferryman import Client, NotAllowed
 from shared.principals import Principal, Role
 from tests.kit.command_line import ferryman
 from tests.kit.each import each
-from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.raw_archives import unzipped
 from tests.kit.store import Jobs
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
+from tests.server.warm_jobs import done, leaving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = """
@@ -101,18 +101,9 @@ CONDITIONS: list[tuple[dict[str, str], int, slice | None]] = [
 
 async def test_a_result_has_validators_ranges_and_its_digest(place: Place) -> None:
     """A small one, which is sent from memory, a large one, files of it, and a bundle."""
-    content = bytes(range(256)) * 1024
-
-    def leaves(process: FakeProcess) -> None:
-        process.write("large", random.Random(1).randbytes(300_000))  # does not shrink
-        process.log(stdout=content)
-        process.finish()
-
-    small = await place.upload()
-    await place.job(small)
-    place.does(leaves)
-    large = await place.upload()
-    await place.job(large)
+    incompressible = {"large": random.Random(1).randbytes(300_000)}
+    small = await done(place, leaving())
+    large = await done(place, leaving(incompressible, stdout=bytes(range(256)) * 1024))
 
     async def get(
         path: str, method: str = "GET", **headers: str
@@ -212,8 +203,7 @@ async def test_the_bundle_and_the_result_can_be_fetched_until_they_expire(
 async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_server(
     place: Place, goes: str, status: int, code: str, files: str, where: str
 ) -> None:
-    job_id = await place.upload(result_files=files)
-    await place.job(job_id)
+    job_id = await done(place, leaving(), result_files=files)
     jobs = Jobs(place.server.context.core.database)
 
     async def gone(*_: object) -> None:
@@ -243,32 +233,28 @@ async def items(place: Place, **asked: Any) -> list[tuple[int, bool, str]]:
 
 
 async def test_jobs_are_cancelled_retried_tagged_and_deleted_by_number(place: Place) -> None:
-    place.does(None)
-    running, waiting = await place.upload(), await place.upload(not_before="in 1h")
-    await place.job(running, until="Running")
-    assert await items(place, action="cancel", ids=[running, waiting, 99_999]) == [
-        (running, True, "requested"),
-        (waiting, True, "requested"),
+    first, waiting = await running(place), await place.upload(not_before="in 1h")
+    assert await items(place, action="cancel", ids=[first, waiting, 99_999]) == [
+        *((job_id, True, "requested") for job_id in (first, waiting)),
         (99_999, False, "job_not_found"),
     ]
-    for job_id in (running, waiting):
+    for job_id in (first, waiting):
         assert (await place.job(job_id))["status"] == "Cancelled"
-    assert await items(place, action="cancel", ids=[running]) == [(running, True, "already_ended")]
+    assert await items(place, action="cancel", ids=[first]) == [(first, True, "already_ended")]
     assert await items(place, action="retry", ids=[waiting]) == [(waiting, True, "queued")]
     assert (await items(place, action="retry", ids=[waiting]))[0][1] is False
-    tagged = [(running, True, "tagged"), (waiting, True, "tagged")]
-    twice = [running, waiting, running]
+    tagged = [(first, True, "tagged"), (waiting, True, "tagged")]
+    twice = [first, waiting, first]
     assert await items(place, action="tag", ids=twice, tags=["a", "b"]) == tagged
-    await items(place, action="untag", ids=[running], tags=["b"])
+    await items(place, action="untag", ids=[first], tags=["b"])
     found = await place.api("GET", "/jobs", tag="b", user=place.user)
     assert [one["id"] for one in found["items"]] == [waiting]
-    assert (await place.job(running))["tags"] == ["a"]
-    assert await items(place, action="delete", ids=[running]) == [(running, True, "deleted")]
-    assert (await place.get(f"/api/v1/jobs/{running}"))[0] == 404
+    assert (await place.job(first))["tags"] == ["a"]
+    assert await items(place, action="delete", ids=[first]) == [(first, True, "deleted")]
+    assert (await place.get(f"/api/v1/jobs/{first}"))[0] == 404
     status, problem = await bulk(place, ANN, action="move", service=place.service, ids=[waiting])
     assert (status, problem["code"]) == (403, "not_allowed")
-    another = await place.upload()
-    await place.job(another, until="Running")
+    another = await running(place)
     (found,) = await items(place, action="delete", ids=[another])
     assert found[1:] in ((True, "requested"), (True, "cancelled"))
     assert (await place.job(another))["status"] == "Cancelled"

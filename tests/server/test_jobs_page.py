@@ -12,7 +12,6 @@ from server.http.params import FILTERS
 from server.stages.statistics import Statistics
 from shared.principals import Principal, Role
 from tests.kit.each import each
-from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.warm import Place
 
@@ -258,11 +257,7 @@ async def test_a_wrong_form_is_refused(ann: Lists, fields: list[Any], status: in
 
 async def batch(ann: Lists, **fields: Any) -> int:
     """A parent of three children, all of which fail."""
-
-    def fail(process: FakeProcess) -> None:
-        process.finish(3)
-
-    ann.place.does(fail)
+    ann.place.does(lambda process: process.finish(3))
     parent = await ann.job(array="0-2", **fields)
     ann.place.does(lambda process: process.finish())
     return parent

@@ -12,10 +12,10 @@ from aiohttp import web
 
 from server.web.job import log as log_follow
 from tests.kit.fake_agent import FakeAgent, Served, page, serving
-from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.warm import Place
 from tests.server.held_jobs import Setting, followed, log_events, running
+from tests.server.warm_jobs import done, leaving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,16 +38,8 @@ def followed_at(found: Page) -> str:
 @asynccontextmanager
 async def ended(place: Place, text: str) -> AsyncIterator[tuple[Browser, int]]:
     """A job on a warm server that has written this."""
-
-    def script(process: FakeProcess) -> None:
-        process.log(stdout=text.encode())
-        process.finish()
-
-    place.does(script)
-    job_id = await place.upload()
-    await place.job(job_id)
     async with browsing(place.url) as browser:
-        yield browser, job_id
+        yield browser, await done(place, leaving(stdout=text.encode()))
 
 
 async def test_lines_are_text_with_colours_and_the_words_of_commands(served: Served) -> None:
@@ -81,9 +73,8 @@ async def test_windows_have_links_to_what_is_before_and_behind(place: Place) -> 
         start = f"/jobs/{job}/log?stream=stdout&attempt=1"
         assert found.main.one(id="earlier").links() == [f"{start}&to=4000"]
         assert f"{start}&line=4100#L4100" in found.main.links()
-        assert (
-            found.main.one(id="log-end").text == "End of the log. Attempt 1: Completed, exit code 0"
-        )
+        the_end = found.main.one(id="log-end").text
+        assert the_end == "End of the log. Attempt 1: Completed, exit code 0"
         assert followed_at(found) == ""
         for query, first, last in (
             ("", 4001, 5000),
@@ -170,10 +161,8 @@ async def test_each_attempt_has_its_own_page(served: Served) -> None:
         assert "Attempt 1: Failed, exit code 3" in found.main.one(id="log-end").text
         found = await browser.see(f"/jobs/{here.job_id}")
         rows = found.main.one(id="attempts").rows()
-        assert [(row[0], "exit code 3" in " ".join(row)) for row in rows] == [
-            ("2", False),
-            ("1", True),
-        ]
+        failed = [(row[0], "exit code 3" in " ".join(row)) for row in rows]
+        assert failed == [("2", False), ("1", True)]
 
 
 async def test_a_page_follows_the_log_without_losing_or_repeating_lines(
@@ -199,10 +188,8 @@ async def test_a_page_follows_the_log_without_losing_or_repeating_lines(
             assert lines(one["html"]) == {2: '<span class="f2">tw</span>'}
             await here.agent.write(here.held(), b"o\n<3")
             two = (await anext(messages)).data
-            assert lines(two["html"]) == {
-                2: '<span class="f2">two</span>',
-                3: '<span class="f2">&lt;3</span>',
-            }
+            colour = '<span class="f2">{}</span>'.format
+            assert lines(two["html"]) == {2: colour("two"), 3: colour("&lt;3")}
             assert two["next"] == {"offset": 13, "first": 3}
         again = re.sub(r"offset=.*", "offset=13&first=3", path)
         async with followed(here.caller, again) as (_, messages):
