@@ -249,11 +249,8 @@ async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrive
 
 
 async def test_a_peer_that_is_gone_as_it_is_refused_is_no_error(monkeypatch, caplog):
-    def gone(_: object) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
-
-    transport = "asyncio.selector_events._SelectorSocketTransport"
-    monkeypatch.setattr(f"{transport}.write_eof", gone)
+    gone = Mock(side_effect=OSError(errno.ENOTCONN, "Transport endpoint is not connected"))
+    monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.write_eof", gone)
     async with serving() as (_, port), connected(port, REFUSED) as (reader, _):
         assert b" 413 " in await reader.readuntil(b" 413 ")
     assert [one.getMessage() for one in caplog.records] == []
@@ -320,10 +317,10 @@ def by_kernel(monkeypatch) -> list[int]:
 async def test_a_file_is_sent_by_the_kernel(tmp_path, by_kernel, header, part):
     async with sending(tmp_path) as app, ClientSession() as session:
         for _ in range(2):  # the connection is good for another answer
-            app.ended.clear()
             async with session.get(app.url, headers=header) as answer:
                 assert await answer.read() == DATA[part]
             await app.ended.wait()
+            app.ended.clear()
             assert app.sent >= len(DATA[part])  # what the metrics say
     assert sum(by_kernel) == 2 * len(DATA[part])
     by_kernel.clear()
@@ -375,9 +372,8 @@ async def test_a_file_that_is_shorter_than_announced_ends_the_connection(
     tmp_path, monkeypatch, at_once
 ):
     monkeypatch.setattr(kernel_copy, "_AT_ONCE", at_once)
-    monkeypatch.setattr(
-        "shared.http.file_response._size_and_content", lambda *_: (2 * len(DATA), None)
-    )
+    twice = Mock(return_value=(2 * len(DATA), None))
+    monkeypatch.setattr("shared.http.file_response._size_and_content", twice)
     async with sending(tmp_path) as app:
         with capture_logs() as lines:
             async with connected(app.port, GET.replace(b"/ ", b"/file ")) as (reader, _):

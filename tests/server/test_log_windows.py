@@ -18,16 +18,7 @@ from server.http.logs import States, Unpacker
 from server.web.job import lines as log_lines
 from server.web.job import window as log_window
 from server.web.job.lines import Lines
-from server.web.job.window import (
-    LineIndex,
-    Log,
-    LogIndexes,
-    LogKey,
-    search,
-    window_around,
-    window_from,
-    window_to,
-)
+from server.web.job.window import Log, LogKey, search, window_around, window_from, window_to
 from shared.files.archives.zip_reader import ZipIndex
 from tests.kit.each import each
 from tests.kit.raw_archives import zipped
@@ -42,7 +33,7 @@ class Bytes:
 
     def __init__(self, data: bytes, chunk: int = 1 << 16) -> None:
         self.data, self.chunk, self.read_bytes = data, chunk, 0
-        self.log = Log(len(data), self.read, LineIndex(), commands=True)
+        self.log = Log(len(data), self.read, log_window.LineIndex(), commands=True)
 
     async def read(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         for at in range(start, stop, self.chunk):
@@ -135,7 +126,7 @@ async def test_counting_goes_on_where_it_was_in_the_log_that_was_counted() -> No
 
 def test_few_logs_are_remembered_and_states_of_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_window, "_LOGS", 2)
-    known = LogIndexes()
+    known = log_window.LogIndexes()
     one, two, three = (LogKey(number, 1, "stdout") for number in range(3))
     first, second = known.of(one, 0), known.of(two, 0)
     assert known.of(one, 0) is first

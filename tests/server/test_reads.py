@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from server.http import reads as reads_module
 from server.http.problems import Refusal
 from server.http.reads import MAX_OF_CALLER, MAX_SNAPSHOTS, Names, Reads, SharedReads, Snapshots
-from server.storage.scratch import Scratch
+from server.storage.scratch import Scratch, ScratchFile
 from shared.files.archives.zip_reader import ListedFile
 from shared.http.authentication import CALLER, caller_of
 from shared.principals import ANONYMOUS, Principal, Role
@@ -172,106 +173,96 @@ async def test_what_goes_wrong_is_said_to_all_and_not_kept():
         await shared.read(1, "ann", fails)
 
 
-class Making:
-    """Writes a snapshot when it may."""
+class Rig:
+    """Snapshots of jobs, which are made when they may; or it fails half-way."""
 
-    def __init__(self) -> None:
-        self.made = 0
-        self.may = asyncio.Event()
+    def __init__(self, staging: Path) -> None:
+        names = iter(range(1000))
+        self.clock, self.staging = SimClock(), staging
+        self._snapshots = Snapshots(Scratch(staging, lambda: f"{next(names):032x}"), self.clock)
+        self.made, self.may, self.fails = 0, asyncio.Event(), False
 
-    async def __call__(self, file) -> None:
+    async def _make(self, file: ScratchFile) -> None:
         self.made += 1
         await self.may.wait()
         file.path.write_text(f"snapshot {self.made}")
+        if self.fails:
+            raise OSError(28, "No space left on device")
+
+    def of(self, job: int) -> AbstractAsyncContextManager[Path]:
+        return self._snapshots.snapshot(job, self._make)
+
+    async def read(self, job: int = 1) -> str:
+        async with self.of(job) as path:
+            return path.read_text()
+
+    def files(self) -> int:
+        return len(list(self.staging.iterdir()))
 
 
 @pytest.fixture
-def rig(tmp_path):
-    names = iter(range(1000))
-    clock = SimClock()
-    snapshots = Snapshots(Scratch(tmp_path, lambda: f"{next(names):032x}"), clock)
-    yield snapshots, Making(), clock, tmp_path
-    assert list(tmp_path.iterdir()) == []
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    found = Rig(tmp_path)
+    yield found
+    assert found.files() == 0
 
 
-async def read(snapshots, job, make, hold=None):
-    async with snapshots.snapshot(job, make) as path:
-        text = path.read_text()
-        if hold is not None:
-            await hold.wait()
-        return text
-
-
-async def test_all_who_ask_at_once_get_one_snapshot_whoever_of_them_goes_away(rig):
-    snapshots, make, _, _ = rig
-    first, *readers = (asyncio.create_task(read(snapshots, 1, make)) for _ in range(20))
+async def test_all_who_ask_at_once_get_one_snapshot_whoever_of_them_goes_away(rig: Rig) -> None:
+    first, *readers = (asyncio.create_task(rig.read()) for _ in range(20))
     await turns()
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    make.may.set()
+    rig.may.set()
     assert set(await asyncio.gather(*readers)) == {"snapshot 1"}
-    assert make.made == 1
+    assert rig.made == 1
 
 
-async def test_unread_snapshots_of_a_job_do_not_add_up(rig):
-    snapshots, make, clock, staging = rig
-    make.may.set()
-    hold = asyncio.Event()
-    readers = []
-    for _ in range(15):
-        readers.append(asyncio.create_task(read(snapshots, 1, make, hold)))
-        await turns()
-        await clock.advance(60)
-    assert len(list(staging.iterdir())) == 2
-    hold.set()
-    await asyncio.gather(*readers)
+async def test_unread_snapshots_of_a_job_do_not_add_up(rig: Rig) -> None:
+    rig.may.set()
+    async with AsyncExitStack() as stack:
+        for _ in range(15):
+            await stack.enter_async_context(rig.of(1))
+            await rig.clock.advance(60)
+        assert rig.files() == 2
 
 
-async def test_there_are_not_many_of_all_jobs(rig):
-    snapshots, make, _, staging = rig
-    make.may.set()
+async def test_there_are_not_many_of_all_jobs(rig: Rig) -> None:
+    rig.may.set()
     async with AsyncExitStack() as stack:
         for job in range(MAX_SNAPSHOTS):
             CALLER.set(f"user {job}")
-            await stack.enter_async_context(snapshots.snapshot(job, make))
+            await stack.enter_async_context(rig.of(job))
         with pytest.raises(Refusal) as caught:
-            await read(snapshots, 99, make)
+            await rig.read(99)
         assert (caught.value.status, caught.value.retry_after_s) == (503, 5)
-        assert len(list(staging.iterdir())) == MAX_SNAPSHOTS
-        assert await read(snapshots, 1, make)  # of a job that has one already
-    assert await read(snapshots, 99, make)
+        assert rig.files() == MAX_SNAPSHOTS
+        assert await rig.read(1)  # of a job that has one already
+    assert await rig.read(99)
 
 
-async def test_one_caller_leaves_room_for_others(rig):
-    snapshots, make, _, _staging = rig
-    make.may.set()
+async def test_one_caller_leaves_room_for_others(rig: Rig) -> None:
+    rig.may.set()
     async with AsyncExitStack() as stack:
         for job in range(MAX_OF_CALLER):
-            await stack.enter_async_context(snapshots.snapshot(job, make))
+            await stack.enter_async_context(rig.of(job))
         with pytest.raises(Refusal, match="4 snapshots that you asked for"):
-            await read(snapshots, 99, make)
+            await rig.read(99)
         CALLER.set("another")
-        assert await read(snapshots, 99, make)
+        assert await rig.read(99)
 
 
-async def test_the_last_who_goes_away_ends_the_making(rig):
-    snapshots, make, _, staging = rig
-    only = asyncio.create_task(read(snapshots, 1, make))
+async def test_the_last_who_goes_away_ends_the_making(rig: Rig) -> None:
+    only = asyncio.create_task(rig.read())
     await turns()
     only.cancel()
     await asyncio.gather(only, return_exceptions=True)
-    make.may.set()
-    assert list(staging.iterdir()) == []
-    assert await read(snapshots, 1, make) == "snapshot 2"
+    rig.may.set()
+    assert rig.files() == 0
+    assert await rig.read() == "snapshot 2"
 
 
-async def test_a_failure_is_everybodys_and_leaves_nothing(rig):
-    snapshots, _, _, _staging = rig
-
-    async def fails(file) -> None:
-        file.path.write_text("half")
-        raise OSError(28, "No space left on device")
-
-    readers = [asyncio.create_task(read(snapshots, 1, fails)) for _ in range(3)]
-    found = await asyncio.gather(*readers, return_exceptions=True)
+async def test_a_failure_is_everybodys_and_leaves_nothing(rig: Rig) -> None:
+    rig.fails = True
+    rig.may.set()
+    found = await asyncio.gather(*(rig.read() for _ in range(3)), return_exceptions=True)
     assert [type(one) for one in found] == [OSError] * 3
