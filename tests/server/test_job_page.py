@@ -1,4 +1,7 @@
-"""The pages of a job: what they show of each state, what their forms do, the same from a script."""
+"""The pages of a job: what they show of each state, what their forms do, the same from a script.
+
+What is offered in each state: tests/rules/test_shown.py, and to each role: test_pages.py.
+"""
 
 import asyncio
 import itertools
@@ -128,11 +131,9 @@ async def test_a_running_job_shows_its_progress_and_nothing_that_has_ended(world
     assert "45 of 100" in card(page, "progress").text
     assert page.main.all(id="outcome-title") == []
     assert page.main.links("/result") == []
-    assert page.actions == {"cancel", "tags", "share"}
     await world.jobs.request_cancel(job.id, world.context.core.clock.now(), "ann-laptop")
     page = await world.see(f"/jobs/{job.id}")
     assert "its processes may still be alive" in page.text
-    assert page.actions == {"tags", "share"}, "it is not offered again"
 
 
 async def test_a_failure_says_why_and_what_to_do(world: World) -> None:
@@ -153,14 +154,12 @@ async def test_a_failure_says_why_and_what_to_do(world: World) -> None:
     for text in ("1.0 GiB of 2.0 GiB", "30s of 1m", "15s: 0.5 of 1 CPU", "for a moment: CPU"):
         assert text in used, text
     assert not loads_itself_again(page)
-    assert page.actions == {"retry", "delete", "tags", "share"}
 
 
 async def test_unknown_dead_and_cleaned_jobs_say_what_that_means(world: World) -> None:
     job = await world.move(await world.running(), S.UNKNOWN)
     page = await world.see(f"/jobs/{job.id}")
     assert "Its agent cannot be reached" in card(page, "outcome").facts()["What to do"]
-    assert page.actions == {"cancel", "tags", "share"}
     dead = {"dead_letter": True, "expires_at": None}
     job = await world.ended(job, S.FAILED, reason=Reason.AGENT_LOST, changes=dead)
     page = await world.see(f"/jobs/{job.id}")
@@ -170,7 +169,6 @@ async def test_unknown_dead_and_cleaned_jobs_say_what_that_means(world: World) -
     page = await world.see(f"/jobs/{job.id}")
     assert "removed when it expired" in card(page, "outcome").facts()["Files"]
     assert [page.main.links(one) for one in ("result", "partial", "/new?from=")] == [[], [], []]
-    assert page.actions == {"delete", "tags", "share"}
 
 
 async def test_the_timeline_has_every_state_and_the_newest_events(world: World) -> None:
@@ -189,9 +187,8 @@ async def test_the_timeline_has_every_state_and_the_newest_events(world: World) 
 
 async def test_a_page_is_told_what_it_does_not_know_until_the_end(world: World) -> None:
     job = await world.running()
-    (known,) = [
-        one["data-live"] for one in (await world.see(f"/jobs/{job.id}")).tree if one["data-live"]
-    ]
+    page = await world.see(f"/jobs/{job.id}")
+    (known,) = [one["data-live"] for one in page.tree if one["data-live"]]
     await world.ended(job, S.COMPLETED)
     said = (await world.ask(known)).source.splitlines()
     assert [line for line in said if line.startswith("event")] == ["event: changed", "event: end"]
@@ -326,16 +323,11 @@ async def test_what_is_shown_to_copy_works_as_it_stands(world: World, tmp_path: 
     ((number, state, _, _, started, ended, files),) = page.main.one(id="attempts").rows()
     assert (number, state, files) == ("1", "Completed", "Log · ZIP")
     assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d 20", f"{started} {ended}")
-    assert page.main.one(id="attempts").links() == [
-        f"/jobs/{job_id}/log?attempt=1",
-        f"/api/v1/jobs/{job_id}/result?attempt=1",
-    ]
+    of_attempt = [f"/jobs/{job_id}/log?attempt=1", f"/api/v1/jobs/{job_id}/result?attempt=1"]
+    assert page.main.one(id="attempts").links() == of_attempt
     ways = ways_of(page)
-    environ = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "FERRYMAN_TOKEN": world.token,
-    }
+    environ = {"HOME": str(tmp_path), "FERRYMAN_TOKEN": world.token}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     async def run(*words: str) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -186,18 +186,16 @@ async def test_what_is_not_there_or_asked_for_wrongly_is_said(tokens: Tokens) ->
         assert (await tokens.ask("GET", f"{TOKENS}?{query}"))[0] == 400
 
 
+OF_A, OF_B = [{"role": "portal", "users": [user]} for user in "ab"]
+
+
 @each(
     "first, second, what, later",
     [
         ({"role": "portal"}, {"role": "user"}, "is that of the portal", 409),
         ({"role": "user"}, {"role": "user", "user_id": "bob"}, "is that of the user", 409),
         # The users of a portal may change once its tokens have ended.
-        (
-            {"role": "portal", "users": ["a"]},
-            {"role": "portal", "users": ["b"]},
-            "acts for a, by token",
-            201,
-        ),
+        (OF_A, OF_B, "acts for a, by token", 201),
     ],
 )
 async def test_a_name_is_one_principals_only(

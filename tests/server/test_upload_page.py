@@ -78,10 +78,7 @@ class Uploads(Browser):
 
     async def bundle(self, job_id: int) -> dict[str, bytes]:
         """What was stored for the job."""
-        url = f"{self.url}/api/v1/jobs/{job_id}/bundle"
-        shown = {"Authorization": f"Bearer {OPERATOR}"}
-        async with self.session.get(url, headers=shown) as answer:
-            return unzipped(await answer.read())
+        return unzipped((await self.place.get(f"/api/v1/jobs/{job_id}/bundle"))[2])
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -181,9 +178,8 @@ async def test_errors_stand_beside_their_fields_and_what_was_typed_stays(ann: Up
 async def test_what_is_wrong_is_said_beside_a_field_or_beside_the_files(
     ann: Uploads, fields: dict[str, str], files: dict[str, Any], field: str, says: str
 ) -> None:
-    given = {
-        name: content for name, content in ({"run.sh": RUN} | files).items() if content is not None
-    }
+    all_files = ({"run.sh": RUN} | files).items()
+    given = {name: content for name, content in all_files if content is not None}
     page = await ann.send_form({"name": "kept"} | fields, given)
     assert (page.status, page.scripts()) == (400, [])
     assert says in page.errors[field]
@@ -205,14 +201,9 @@ async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(ann:
     job = await ann.made(asked, {"run.sh": RUN})
     warnings = (await place.api("GET", f"/jobs/{job}"))["warnings"]
     assert warnings[:2] == [f"{field}: {text}" for field, text in cuts.items()]
+    wrong = {"service": "no", "timeout": "x", "user_id": "bob", "odd": "1"}
     for fields, more, errors, cut, problem in (
-        (
-            {"service": "no", "timeout": "x", "user_id": "bob", "odd": "1"},
-            {},
-            {"service", "timeout", "odd"},
-            set[str](),
-            "",
-        ),
+        (wrong, {}, {"service", "timeout", "odd"}, set[str](), ""),
         (service | {"memory": "x", "timeout": "2h"}, {}, {"memory"}, {"timeout"}, ""),
         (service, {"bytes": 65 << 20, "files": 2}, set(), set(), "the most this server takes is"),
         (service, {"bytes": 1, "files": 10**6}, set(), set(), "the most this server takes is 1000"),

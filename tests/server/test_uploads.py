@@ -8,18 +8,10 @@ import pytest
 
 from server.domain.jobs import ROW_BYTES
 from shared.sql import Tx
+from tests.kit import raw_archives
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.raw_archives import (
-    FORM,
-    RawZip,
-    file_part,
-    form_of,
-    member,
-    tar_of,
-    text_part,
-    zipped,
-)
+from tests.kit.raw_archives import FORM, file_part, form_of, text_part, zipped
 from tests.kit.server_http import RUN, driving
 from tests.kit.uploads import FIELDS, left, post
 from tests.kit.warm import Place
@@ -47,8 +39,10 @@ def files(*names: str) -> list[bytes]:
     return [file_part("run.sh", RUN), *(file_part(name) for name in names)]
 
 
-ODD = member("odd", type=tarfile.CHRTYPE, linkname="/etc/passwd")
-SPECIAL = tar_of([(member("run.sh", size=len(RUN)), RUN), (ODD, b"")], "w:gz")
+ODD = raw_archives.member("odd", type=tarfile.CHRTYPE, linkname="/etc/passwd")
+SCRIPT = raw_archives.member("run.sh", size=len(RUN))
+SPECIAL = raw_archives.tar_of([(SCRIPT, RUN), (ODD, b"")], "w:gz")
+OUTSIDE = raw_archives.RawZip().add(b"run.sh", RUN).add(b"../x", b"").bytes()
 META = ".ferryman-meta.json"
 REFUSED: list[tuple[list[bytes], str, str]] = [
     # parts, code, what the message or the part must name
@@ -59,7 +53,11 @@ REFUSED: list[tuple[list[bytes], str, str]] = [
     (files("../evil"), "unsafe_name", "../evil"),
     (files(*[f"f{number}" for number in range(60)]), "too_many_files", "50"),
     ([*files(), file_part("x").replace(b'"x"', b'"x\xe9"')], "bad_utf8", "UTF-8"),
-    ([bundle(RawZip().add(b"run.sh", RUN).add(b"../x", b"").bytes())], "unsafe_name", "../x"),
+    (
+        [bundle(raw_archives.RawZip().add(b"run.sh", RUN).add(b"../x", b"").bytes())],
+        "unsafe_name",
+        "../x",
+    ),
     ([bundle(zipped({"run.sh": RUN, "big": bytes(64 << 20)}))], "bomb", "b.zip"),
     ([bundle(SPECIAL, "b.tar.gz")], "special_file", "odd"),
 ]
