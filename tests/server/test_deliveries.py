@@ -68,12 +68,8 @@ class World:
         self.stage = self.new_stage()
 
     def new_stage(self, *, rehearsal: bool = False) -> Webhooks:
-        parts = core(
-            database=self.database,
-            clock=self.clock,
-            wakeups=self.wakeups,
-            uniform=lambda low, high: (low + high) / 2,
-        )
+        how = {"database": self.database, "clock": self.clock, "wakeups": self.wakeups}
+        parts = core(uniform=lambda low, high: (low + high) / 2, **how)
         identity = Identity("5e44e4" * 5, (), Start(1, "a"), rehearsal, b"", b"", KEY)
         return Webhooks(parts, self.receivers, identity, self.clock)
 

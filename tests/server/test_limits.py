@@ -351,10 +351,10 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         del caller.session.headers["Authorization"]
         ann, other, bob = jobs
         # Whoever has a link to one of ann's jobs takes ann's place.
-        links = dict[int, str]()
-        for job in (ann, other):
-            path = f"/api/v1/jobs/{job}/links"
-            links[job] = (await caller.ask("POST", path, json={}, headers=ANN))[1]["link"]
+        by_links = list[str]()
+        for path in (f"/api/v1/jobs/{job}" for job in (ann, other)):
+            _, made = await caller.ask("POST", f"{path}/links", json={}, headers=ANN)
+            by_links.append(f"{path}/files?link={made['link']}")
 
         def slow(*args: Any) -> Any:
             begun.release()
@@ -367,10 +367,7 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         assert await asyncio.to_thread(begun.acquire, timeout=60)
         monkeypatch.setattr(files, "_list", listed)
         assert (await caller.ask("GET", f"/api/v1/jobs/{bob}/files", headers=BOB))[0] == 200
-        of_ann += [
-            asyncio.create_task(caller.ask("GET", f"/api/v1/jobs/{job}/files?link={link}"))
-            for job, link in links.items()
-        ]
+        of_ann += [asyncio.create_task(caller.ask("GET", one)) for one in by_links]
         turns = caller.server.context.pools.reads._each._turns
         await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})
         assert not any(one.done() for one in of_ann)

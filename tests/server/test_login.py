@@ -153,9 +153,8 @@ async def test_whoever_logs_out_is_logged_out_wherever_the_token_was_used(people
 async def test_a_session_ends_with_its_time_or_its_token(people: People) -> None:
     place = people.place
     eve, mia = await token_of(place), await token_of(place, expires_in=60)
-    of_eve, of_mia, of_ann = [
-        await people.logged_in(one) for one in (eve["token"], mia["token"], ANN)
-    ]
+    tokens = (eve["token"], mia["token"], ANN)
+    of_eve, of_mia, of_ann = [await people.logged_in(one) for one in tokens]
     await of_eve.log_in("wrong")
     trail = await place.api("GET", "/audit", principal=eve["name"], action="login")
     assert [one["status"] for one in trail["items"]] == [401, 303]
@@ -216,9 +215,8 @@ async def test_a_session_alone_changes_nothing_by_the_api(people: People) -> Non
     assert len(methods) > 20
     for method, template in sorted(methods):
         path = re.sub(r"{\w+}", str(job), template)
-        page = await browser.ask(
-            f"{path}?csrf={csrf}", method, {"csrf": csrf}, Accept="*/*", X_CSRF_Token=csrf
-        )
+        shown: dict[str, Any] = {"fields": {"csrf": csrf}, "X_CSRF_Token": csrf}
+        page = await browser.ask(f"{path}?csrf={csrf}", method, Accept="*/*", **shown)
         assert page.status == 401, (method, path)
     assert not (await people.place.api("GET", f"/jobs/{job}"))["ended"]
 

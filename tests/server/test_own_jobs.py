@@ -1,6 +1,7 @@
 """Whose a job is: who uploads for whom, what lists and events hold, and what log and trail say."""
 
 import asyncio
+import itertools
 import re
 from contextlib import AsyncExitStack
 from functools import partial
@@ -65,7 +66,7 @@ async def test_an_upload_without_a_user_is_of_the_one_who_asks(crowd: Crowd) -> 
 
 
 async def test_a_refused_upload_shows_nothing_of_what_the_other_uploads(crowd: Crowd) -> None:
-    port = int(crowd.place.url.rpartition(":")[2])
+    port, bobs = int(crowd.place.url.rpartition(":")[2]), partial(crowd.upload, "bob", "bob")
     fields = formed({"user_id": "bob", "service": crowd.place.service}).partition("--b--")[0]
     head = (
         "POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
@@ -75,12 +76,9 @@ async def test_a_refused_upload_shows_nothing_of_what_the_other_uploads(crowd: C
     async with AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(holding(port, head))
-        await eventually(
-            lambda: crowd.upload("bob", "bob"),
-            lambda said: said.document.get("code") == "too_many_uploads",
-        )
+        await eventually(bobs, lambda said: said.document.get("code") == "too_many_uploads")
         assert (await crowd.upload("ann", "bob")).code == "not_allowed"
-    await eventually(lambda: crowd.upload("bob", "bob"), lambda said: said.status == 201)
+    await eventually(bobs, lambda said: said.status == 201)
 
 
 async def test_a_key_gives_its_job_only_to_who_may_see_it(crowd: Crowd) -> None:
@@ -115,10 +113,8 @@ async def test_a_job_that_has_just_moved_is_shown_from_memory_to_who_may_see_it(
     process = await crowd.place.process(job)
     await crowd.place.job(job, until="Running")
     path = f"/api/v1/jobs/{job}?wait=20&seen=Running"
-    asked = [
-        asyncio.create_task(crowd.ask(who, "GET", path))
-        for who in ("ann", "admin", "bob", "portal")
-    ]
+    people = ("ann", "admin", "bob", "portal")
+    asked = [asyncio.create_task(crowd.ask(who, "GET", path)) for who in people]
     gate = crowd.place.server.application[GATE]
     await until(lambda: sum(gate._waits.values()) + sum(one.done() for one in asked) == 4)
     process.finish()
@@ -134,12 +130,8 @@ async def test_lists_and_events_hold_what_their_reader_may_see(crowd: Crowd) -> 
         assert job.submitted_by == PEOPLE[who].name
 
     def of(*names: str, user: str = "") -> list[int]:
-        return sorted(
-            one
-            for (name, owner), ids in jobs.items()
-            for one in ids
-            if name in names and user in ("", owner)
-        )[::-1]
+        of = [ids for (who, own), ids in jobs.items() if who in names and user in ("", own)]
+        return sorted(itertools.chain(*of), reverse=True)
 
     everything, anns = of(*PEOPLE), of(*PEOPLE, user="ann")
     for who, query, expected in (

@@ -313,9 +313,8 @@ async def test_permits_and_uploads_end_with_the_token_that_made_them(portal: Por
 
 async def test_a_used_ticket_is_known_while_its_upload_may_come(portal: Portal) -> None:
     path, context = await portal.ticket(), portal.place.server.context
-    ticket = context.access.permits.read(
-        Ticket, path.partition("ticket=")[2], context.core.clock.now()
-    )
+    text, now = path.partition("ticket=")[2], context.core.clock.now()
+    ticket = context.access.permits.read(Ticket, text, now)
     assert (await portal.post(path)).status == 201
     for days, known in ((7, True), (31, False)):
         await context.core.database.write(retention.forget_old, ticket.expires_at + days * DAY)

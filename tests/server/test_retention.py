@@ -66,8 +66,7 @@ class World:
     def cleaner(self) -> Clean:
         own = {"storage": self.storage, "clock": self.clock, "wakeups": self.wakeups}
         how = core(jobs=self.jobs, services=SERVICES, **own)
-        self.delete = Delete(how, Cancel(how, Get(how, 0.0)))
-        return Clean(how, self.delete)
+        return Clean(how, Delete(how, Cancel(how, Get(how, 0.0))))
 
     async def add(self, service: str = "short", key: str | None = None) -> Job:
         """A queued job with its file."""
@@ -103,8 +102,7 @@ class World:
 
     def lay_out(self, count: int) -> list[Path]:
         names = [f"{number:032x}"[::-1] for number in range(count)]
-        paths = [stored_path(Path(), FileKind.BUNDLE, name) for name in names]
-        return [self.lay(str(path)) for path in paths]
+        return [self.lay(str(stored_path(Path(), FileKind.BUNDLE, name))) for name in names]
 
     def age(self, path: Path, days: float) -> None:
         at = self.clock.now() / SECOND - days * DAY
@@ -114,10 +112,6 @@ class World:
         tops = [self.folder / kind for kind in FileKind]
         found = [path for top in tops for path in top.rglob("*") if not path.is_dir()]
         return {str(path.relative_to(self.folder)) for path in found}
-
-    async def count(self, table: str) -> int:
-        (row,) = await self.jobs.rows(f"SELECT count(*) AS number FROM {table}")
-        return int(row["number"])
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -194,7 +188,7 @@ async def test_a_cleaned_job_is_forgotten_when_its_service_says_and_others_never
         await world.sweep(after_s=passes_s)
         known = (await world.jobs.page(Filter(), None, 10))[0]
         assert {one.id: one.state for one in known} == {id: states[id] for id in left}, passes_s
-    assert await world.count("job_tags") == 2
+    assert len(await world.jobs.rows("SELECT * FROM job_tags")) == 2
     assert (len(world.stored()), (await world.add()).id) == (1, 5)
 
 
