@@ -152,9 +152,8 @@ async def owned_by_ann(crowd: Crowd, maker: str) -> Owned:
         await place.job(done.document["id"])
         await receiver.arrived(1)
     jobs = [done.document["id"], await crowd.job(maker, "ann", array="2", **words)]
-    body = formed(
-        {"user_id": "ann", "service": place.service, "cron": "0 0 1 1 *"} | words | {"name": key}
-    )
+    nightly = {"user_id": "ann", "service": place.service, "cron": "0 0 1 1 *"}
+    body = formed(nightly | words | {"name": key})
     schedule = await crowd.ask(maker, "POST", "/api/v1/schedules", body, **BOUNDARY)
     assert schedule.status == 201, schedule
     token = await place.api("POST", "/tokens", {"name": f"t-{key}", "role": "user"})

@@ -251,10 +251,10 @@ def test_nothing_is_written_over_and_no_other_database_is_taken(folder, tmp_path
     with closing(FolderLock(tmp_path / "empty")):
         assert "in use" in restore(folder, to="empty", code=73)
     assert {**before, "lock": 0o600} == modes_of(folder.path)
-    (tmp_path / "elsewhere.toml").write_text(
-        f'[server]\ndb_path = "{folder.database_path}"\ndata_dir = "{tmp_path / "empty"}"\n'
-    )
-    call("restore", tmp_path / "copy", "--config", tmp_path / "elsewhere.toml", code=73)
+    elsewhere = tmp_path / "elsewhere.toml"
+    lines = f'db_path = "{folder.database_path}"\ndata_dir = "{tmp_path / "empty"}"\n'
+    elsewhere.write_text(f"[server]\n{lines}")
+    call("restore", tmp_path / "copy", "--config", elsewhere, code=73)
     for path in (folder.path, tmp_path / "copy"):
         Folder(path).sql("INSERT INTO schema_version VALUES (99)")
     assert "newer version" in backup(folder, to="other", code=74)
@@ -441,12 +441,9 @@ def test_small_contents_are_in_the_copy_of_the_database(with_rows):
     copy = with_rows.path.parent / "copy"
     assert len([path for path in (copy / "bundles").rglob("*") if path.is_file()]) == 3
     restore(with_rows, "--verify")
-    was, now = (
-        rows(folder / "ferryman.sqlite", "SELECT * FROM contents")
-        for folder in (with_rows.path, with_rows.path.parent / "new")
-    )
-    assert was == now
-    assert len(was) == 2
+    databases = with_rows.database_path, copy.parent / "new" / "ferryman.sqlite"
+    was, now = (rows(one, "SELECT * FROM contents") for one in databases)
+    assert (was == now, len(was)) == (True, 2)
     assert "all is well" in admin(with_rows, "verify")
 
 

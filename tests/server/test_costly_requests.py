@@ -70,9 +70,8 @@ OF_PATHS = {"id": "1", "name": "another", "token": "abc", "schedule": "1"}
 async def send(caller: Any, method: str, path: str, body: bytes = b"", **headers: str) -> int:
     """Its status, unless a step of it costs too much."""
     # With any Authorization, a form need not be one of our pages.
-    given = {"Authorization": "Basic x"} | {
-        name.replace("_", "-"): value for name, value in headers.items()
-    }
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    given = {"Authorization": "Basic x"} | named
     with longest_step() as found:
         async with caller.session.request(
             method, caller.url + path, data=io.BytesIO(body), headers=given, allow_redirects=False

@@ -381,10 +381,9 @@ async def test_an_agent_whose_answers_are_wrong_is_named(tmp_path, health, date,
     app = web.Application()
     app.router.add_get("/{path}", answer)
     async with listening(app) as port:
-        agent = {"url": f"http://127.0.0.1:{port}"}
-        settings = ServerSettings.model_validate(
-            {"server": {"data_dir": tmp_path}, "agents": {"north": agent}}
-        )
+        agents = {"north": {"url": f"http://127.0.0.1:{port}"}}
+        given = {"server": {"data_dir": tmp_path}, "agents": agents}
+        settings = ServerSettings.model_validate(given)
         clock = SimClock(1_000_000 * SECOND)
         found = await asyncio.to_thread(lambda: [*doctor.examine(settings, None, clock)])
     assert any(said in one.text for one in found if one.about == "agent north"), found

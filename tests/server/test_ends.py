@@ -69,9 +69,8 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
         job = await place.job(job_id)
         assert (job["status"], job["reason"]) == ("Failed", "queue_timeout")
         assert waited in job["message"]
-    assert job["message"].endswith(
-        "; it has 2 retries left, but queue_timeout would be the same next time"
-    )
+    said = "; it has 2 retries left, but queue_timeout would be the same next time"
+    assert job["message"].endswith(said)
 
 
 @each(

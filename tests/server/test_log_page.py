@@ -114,8 +114,8 @@ async def test_logs_are_searched(place: Place) -> None:
             assert found.one("h2").text == heading
             assert [one.all("span")[0].text for one in found.all("li")] == matches, query
             assert all(one.all("mark") for one in found.all("li"))
-        page_of_it = await log(browser, job, "search=the+end")
-        assert [one["id"] for one in page_of_it.main.all(kind="hit")] == ["L2001"]
+        hits = (await log(browser, job, "search=the+end")).main.all(kind="hit")
+        assert [one["id"] for one in hits] == ["L2001"]
         assert (await log(browser, job, "search=%3Ci%3E")).main.links("search=%3Ci%3E&from=501")
 
 

@@ -141,13 +141,11 @@ async def test_stopping_lets_sweeps_end_and_stops_the_stages_last() -> None:
     async def stage() -> None:
         order.append(f"stage, sweeps ended: {sweep.ended}")
 
-    loops = [
-        Loop("sender", sweep, 60.0, wakeups.sender, clock),
-        Loop("getter", Sweep(clock), 60.0, wakeups.cleaner, clock),
-    ]
+    sender = Loop("sender", sweep, 60.0, wakeups.sender, clock)
+    getter = Loop("getter", Sweep(clock), 60.0, wakeups.cleaner, clock)
     supervisor = Supervisor()
     with capture_logs() as logs:
-        supervisor.start(loops, [follows, fails])
+        supervisor.start([sender, getter], [follows, fails])
         for seconds, stuck in ((659, []), (2, ["sender"])):
             await clock.advance(seconds)
             assert [one.name for one in supervisor.loops if not one.healthy] == stuck

@@ -176,9 +176,8 @@ def test_every_field_of_a_document_is_filled_by_something() -> None:
         found = documents.job_doc(job(retry=RetryPolicy()), None, batch=counts)
         assert (unset(found), unset(found.links)) == (alone | of_parents, of_parents)
     start: dict[str, Any] = {"state": JobState.COMPLETED, "result": Result("f", 1, "0" * 64)}
-    attempt = documents.attempt_doc(
-        Attempt(job_id=1, number=1, agent="a", claimed_at=0, **start), job()
-    )
+    made = Attempt(job_id=1, number=1, agent="a", claimed_at=0, **start)
+    attempt = documents.attempt_doc(made, job())
     event = documents.event_doc(Event(1, 1, 0, 1, None, JobState.QUEUED, None, "text"))
     assert [unset(one) for one in (attempt, attempt.links, event)] == [set()] * 3
 

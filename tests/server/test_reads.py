@@ -165,9 +165,8 @@ async def test_what_goes_wrong_is_said_to_all_and_not_kept():
     async def fails() -> int:
         raise ValueError("no")
 
-    found = await asyncio.gather(
-        *(shared.read(1, "ann", fails) for _ in range(3)), return_exceptions=True
-    )
+    asked = (shared.read(1, "ann", fails) for _ in range(3))
+    found = await asyncio.gather(*asked, return_exceptions=True)
     assert [str(one) for one in found] == ["no"] * 3
     with pytest.raises(ValueError, match="no"):
         await shared.read(1, "ann", fails)

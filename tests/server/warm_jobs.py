@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place, Script
@@ -21,7 +22,7 @@ def leaving(
     return script
 
 
-async def done(place: Place, script: Script, **fields: str) -> int:
+async def done(place: Place, script: Script, **fields: Any) -> int:
     """A job that has ended after its run.sh did this."""
     place.does(script)
     job_id = await place.upload(**fields)
