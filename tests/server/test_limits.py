@@ -251,20 +251,19 @@ TOO_LARGE: dict[str, Any] = {"size": 63 * MIB, "sha256": "0" * 64}
 
 
 async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_path, monkeypatch):
-    """And a job that ended at once is shown as started while its result waits for room."""
     Disk(monkeypatch, tmp_path / "data", 64 * MIB)
-    liar, other = FakeAgent(name="liar"), FakeAgent(name="other", ends="Running")
-    liar.model.listeners.insert(0, lambda held: held.more.update(result=TOO_LARGE))
+    liar, other = FakeAgent(name="liar", ends="Running"), FakeAgent(name="other", ends="Running")
     async with serving(tmp_path, liar, other, min_free=4 * MIB) as caller:
-        for _ in range(4):
-            await caller.upload()
-        await liar.until(lambda: bool(liar.starts))
-        job = await caller.job(int(next(iter(liar.starts)).partition(".")[0]), until="Unknown")
+        for job_id in [await caller.upload() for _ in range(4)]:
+            await caller.job(job_id, until="Running")
+        held = next(iter(liar.payloads.values()))
+        held.status = "Completed"
+        held.more = {"result": TOO_LARGE}
+        await liar.say(held)
+        job = await caller.job(int(held.key.partition(".")[0]), until="Unknown")
         assert "the result waits for room on the server's disk" in job["message"]
-        moves = [one["status"] for one in job["history"]]
-        assert moves == ["Queued", "Processing", "Submitted", "Running", "Unknown"]
         assert (await caller.get("/health"))[0] == 200
-        status = await caller.api("GET", "/status")
+        status = json.loads((await caller.get("/api/v1/status"))[2])
         assert status["status"] == "attention"
         troubles = [(one["kind"], one["about"]) for one in status["troubles"]]
         assert troubles == [("agent_unfit", "liar")]
@@ -286,6 +285,20 @@ async def test_a_small_result_waits_for_room_too(tmp_path, monkeypatch):
         assert left(tmp_path / "data", "results") == set()
         disk.size = 64 * MIB
         await caller.job(job_id, until="Completed")
+
+
+async def test_a_job_that_ended_at_once_is_shown_as_started_while_its_result_waits_for_room(
+    tmp_path, monkeypatch
+):
+    Disk(monkeypatch, tmp_path / "data", 64 * MIB)
+    agent = FakeAgent(ends="Completed")
+    agent.model.listeners.insert(0, lambda held: held.more.update(result=TOO_LARGE))
+    async with serving(tmp_path, agent, min_free=4 * MIB) as caller:
+        job_id = await caller.upload()
+        job = await caller.job(job_id, until="Unknown")
+        assert "the result waits for room on the server's disk" in job["message"]
+        moves = [one["status"] for one in job["history"]]
+        assert moves == ["Queued", "Processing", "Submitted", "Running", "Unknown"]
 
 
 @pytest.mark.parametrize("kind", ["ferryman", "polled"])
