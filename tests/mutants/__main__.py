@@ -2,10 +2,11 @@
 until one notices. Prints its rule, what is taken out and the test that noticed; ends with 1 if a
 mutant survived or no test comes by where it is.
 
-Which test comes by where is recorded first, with all tests that may notice, unchanged; those that
-do not pass then, or are skipped, prove nothing and are named. To see whether new tests hold what
-those that they replace did: --only the files of that part, --tests the new ones alone. Mutants in
-the old form are tried with --old, or where --only, --tests or words choose.
+First the test is tried that noticed last time. For what it does not notice again, which test comes
+by where is recorded with all tests that may notice, unchanged; those that do not pass then, or are
+skipped, prove nothing and are named. What noticed is written to noticed.txt. To see whether new
+tests hold what those that they replace did: --only the files of that part, --tests the new ones
+alone. Mutants in the old form are tried with --old, or where --only, --tests or words choose.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import engine, forms
+from tests.mutants import engine, forms, noticed
 from tests.mutants.forks import end_with_this_process
 from tests.mutants.forms import Change, Mutant
 from tests.mutants.inside import TEMPORARY, collect
@@ -65,19 +66,32 @@ def main() -> None:
     os.environ[TEMPORARY] = str(folder)
     began, places = time.monotonic(), engine.write_notes(changes, folder)
     words, wrong = Counter[str](), list[str]()
+    before, found = noticed.read(), dict[str, noticed.Noticed]()
+
+    def tell(change: Change, verdict: engine.Verdict) -> None:
+        line = verdict.line(change)
+        print(line, flush=True)
+        words[verdict.word] += 1
+        wrong.extend([line] * (verdict.word != "noticed"))
+        if verdict.next_time:
+            found[change.label] = verdict.next_time
 
     def work(session: pytest.Session) -> None:
+        again = engine.last_time(session, before, changes, given.jobs, folder, given.patience)
+        for change, verdict in again:
+            tell(change, verdict)
+        left = [one for one in changes if one.label not in found]
+        if not left:
+            return
+        print(f"{len(found)} of {len(changes)} noticed as before, {time.monotonic() - began:.0f} s")
         known = engine.record(session, places, given.jobs, folder)
-        took = time.monotonic() - began
-        print(f"{len(known.seconds)} tests passed without a change in {took:.0f} s")
+        print(f"{len(known.seconds)} tests passed unchanged, {time.monotonic() - began:.0f} s")
         for name in known.unproved:
             print(f"did not pass, and proves nothing: {name}")
-        attempts = engine.Engine(session, changes, known, given.patience)
-        for change, verdict in attempts.run(given.jobs, folder):
-            line = verdict.line(change)
-            print(line, flush=True)
-            words[verdict.word] += 1
-            wrong.extend([line] * (verdict.word != "noticed"))
+        for change, verdict in engine.Engine(session, left, known, given.patience).run(
+            given.jobs, folder
+        ):
+            tell(change, verdict)
 
     try:
         if not collect(arguments, work):
@@ -91,6 +105,10 @@ def main() -> None:
             if (place := mount.split()[1]).startswith(f"{folder}/"):
                 subprocess.run(["umount", "--lazy", place], check=False)
         remove_tree(folder)
+    if not given.mutants:
+        names = {f"{one.rule} · {one.what}" for one in mutants}
+        kept = {label: one for label, one in before.items() if label in names}
+        noticed.write(kept | found)
     print(f"{words.total()} mutants in {time.monotonic() - began:.0f} s:", dict(words))
     for line in wrong:
         print(line)

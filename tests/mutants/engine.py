@@ -1,7 +1,7 @@
 """Runs tests with each change, in processes forked from one that has collected them all.
 
-Which test comes by where is noted first: each file of tests runs once, without a change, in modules
-that note where they are.
+Which test comes by where is noted first, for changes that the test that noticed last time does not
+notice again: each file of tests runs once, without a change, in modules that note where they are.
 """
 
 import builtins
@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -25,7 +25,8 @@ from tests.mutants.forks import Job, do, side_by_side
 from tests.mutants.forms import Change
 from tests.mutants.hook.sitecustomize import CODE, NOTES, NOW
 from tests.mutants.inside import run_tests
-from tests.mutants.places import ROOT, Place, with_notes
+from tests.mutants.noticed import Noticed
+from tests.mutants.places import ROOT, Place, made_of, with_notes
 
 BUDGET_S: Final = 180.0
 """Of the tests of one mutant."""
@@ -57,9 +58,10 @@ class Map:
         for place, count in sorted(change.places.items(), key=lambda one: one[1]):
             for name in self.reached[place] & self.seconds.keys():
                 steps.setdefault(name, count)
-        for name in self.seconds if change.names else ():
+        made = set().union(*made_of(change.names)) if change.names else set[str]()
+        for name in self.seconds if made else ():
             text = _text(_file(name))
-            if change.module in text and any(one in text for one in change.names):
+            if change.module in text and any(one in text for one in made):
                 steps.setdefault(name, 0)  # it may read a constant itself
         files = {_file(name) for name in steps}
         about = _words(f"{change.what} {change.file}")
@@ -100,31 +102,19 @@ def write_notes(changes: Sequence[Change], folder: Path) -> list[Place]:
 
 
 def record(session: pytest.Session, places: Sequence[Place], jobs: int, folder: Path) -> Map:
-    """Run each file of tests in a process of its own; no more notes are written afterwards."""
+    """Run all tests; no more notes are written afterwards."""
     notes: Any = builtins.mutants_notes  # type: ignore[attr-defined]
     numbers = {item: number for number, item in enumerate(session.items, 1)}
-    files = [list(some) for _, some in groupby(session.items, lambda item: item.path)]
-    files.sort(key=len, reverse=True)
 
-    def run_file(number: int) -> list[str]:
-        own = folder / f"{number}.now"
+    def share(own: Path) -> None:
         own.write_bytes(bytes(4))
+        os.environ[NOW] = str(own)
+        notes.share(own)
 
-        def work(descriptor: int) -> None:
-            os.environ[NOW] = str(own)
-            notes.share(own)
-            log = folder / f"{number}.log"
-            run_tests(
-                session, files[number], descriptor, log, lambda item: notes.begin(numbers[item])
-            )
+    def begin(item: pytest.Item) -> None:
+        notes.begin(numbers[item])
 
-        return do(work, lambda line: 400.0, 3_000.0).lines
-
-    seconds: dict[str, float] = {}
-    for _, lines in side_by_side(run_file, len(files), jobs):
-        for before, line in pairwise(lines):
-            if line.startswith("took "):
-                seconds[before.removeprefix("passed ")] = float(line.removeprefix("took "))
+    seconds = run_files(session, session.items, jobs, folder, share, begin)
     names = [item.nodeid for item in session.items]
     made = Map(
         {name: seconds[name] for name in names if name in seconds},
@@ -134,10 +124,42 @@ def record(session: pytest.Session, places: Sequence[Place], jobs: int, folder: 
     for line in (folder / "notes").read_text().splitlines():
         test, place = map(int, line.split())
         made.reached[places[place]].add(names[test - 1] if test else "")
-    for name in (NOTES, NOW, CODE):
-        del os.environ[name]
-    builtins.mutants_notes = SimpleNamespace(reached=lambda _: None)  # type: ignore[attr-defined]
+    end_notes()
     return made
+
+
+def end_notes() -> None:
+    """This process and those that it starts write no more."""
+    for name in (NOTES, NOW, CODE):
+        os.environ.pop(name, None)
+    builtins.mutants_notes = SimpleNamespace(reached=lambda _: None)  # type: ignore[attr-defined]
+
+
+def run_files(
+    session: pytest.Session,
+    items: Sequence[pytest.Item],
+    jobs: int,
+    folder: Path,
+    share: Callable[[Path], None],
+    begin: Callable[[pytest.Item], None],
+) -> dict[str, float]:
+    """Run each file's in a process of its own, unchanged; the seconds of those that pass."""
+    files = [list(some) for _, some in groupby(items, lambda item: item.path)]
+    files.sort(key=len, reverse=True)
+
+    def run_file(number: int) -> list[str]:
+        def work(descriptor: int) -> None:
+            share(folder / f"{number}.now")
+            run_tests(session, files[number], descriptor, folder / f"{number}.log", begin)
+
+        return do(work, lambda line: 400.0, 3_000.0).lines
+
+    seconds: dict[str, float] = {}
+    for _, lines in side_by_side(run_file, len(files), jobs):
+        for before, line in pairwise(lines):
+            if line.startswith("took "):
+                seconds[before.removeprefix("passed ")] = float(line.removeprefix("took "))
+    return seconds
 
 
 class Verdict(NamedTuple):
@@ -145,6 +167,7 @@ class Verdict(NamedTuple):
     """"noticed", "SURVIVED", "NOT REACHED"."""
     test: str = ""
     how: str = ""
+    next_time: Noticed | None = None
 
     def line(self, change: Change) -> str:
         more = " ".join(filter(None, (self.test, f"({self.how})" if self.how else "")))
@@ -160,25 +183,30 @@ class Engine:
         self._functions = swap.Functions()
         self._controls: dict[str, bool] = {}
 
-    def run(self, jobs: int, folder: Path) -> Iterator[tuple[Change, Verdict]]:
+    def run(
+        self, jobs: int, folder: Path, last: Callable[[Change], Noticed] | None = None
+    ) -> Iterator[tuple[Change, Verdict]]:
         def attempt(number: int) -> Verdict:
+            end_notes()
             own = folder / str(number)
             own.mkdir()
             try:
-                return self._attempt(self._changes[number], own)
+                change = self._changes[number]
+                swap.write({change.module: change.code}, own / "code")
+                if last:
+                    return self._attempt(change, [last(change).test], last(change).afresh, own)
+                at_import = any("" in self._map.reached[place] for place in change.places)
+                fresh = at_import or not self._functions.can_take(change)
+                return self._attempt(change, self._map.ordered(change), fresh, own)
             finally:
                 shutil.rmtree(own, ignore_errors=True)
 
         for number, verdict in side_by_side(attempt, len(self._changes), jobs):
             yield self._changes[number], verdict
 
-    def _attempt(self, change: Change, folder: Path) -> Verdict:
-        names = self._map.ordered(change)
+    def _attempt(self, change: Change, names: list[str], fresh: bool, folder: Path) -> Verdict:
         if not names:
             return Verdict("NOT REACHED")
-        swap.write({change.module: change.code}, folder / "code")
-        at_import = any("" in self._map.reached[place] for place in change.places)
-        fresh = at_import or not self._functions.can_take(change)
         left, seconds, passed = names, 0.0, 0
         while left and seconds < BUDGET_S:
             most = FILES_AT_ONCE * (1 if left is names else 10)
@@ -193,7 +221,7 @@ class Engine:
                 break  # no hang: its time was over
             before = [*started[:-1], test]
             if test and self._is_proof(change, before, how == "hangs", fresh, folder):
-                return Verdict("noticed", test, how)
+                return Verdict("noticed", test, how, Noticed((started or some)[-1], fresh))
             gone = {test, *started} if test else {*some}
             left = [name for name in left if name not in gone]
         over = f", {len(left)} more had no time" if left else ""
@@ -259,6 +287,25 @@ class Engine:
     def _passes(self, names: Sequence[str], folder: Path) -> bool:
         """Whether the last of them passes without a change."""
         return f"passed {names[-1]}" in self._run(None, names, False, folder).lines
+
+
+def last_time(
+    session: pytest.Session,
+    known: Mapping[str, Noticed],
+    changes: Sequence[Change],
+    jobs: int,
+    folder: Path,
+    patience: float,
+) -> Iterator[tuple[Change, Verdict]]:
+    """What the tests notice again that noticed last time, each by itself."""
+    tests = {known[one.label].test for one in changes if one.label in known}
+    items = [item for item in session.items if item.nodeid in tests]
+    seconds = run_files(session, items, jobs, folder, lambda _: end_notes(), lambda _: None)
+    again = [one for one in changes if one.label in known and known[one.label].test in seconds]
+    engine = Engine(session, again, Map(seconds), patience)
+    for change, verdict in engine.run(jobs, folder, lambda change: known[change.label]):
+        if verdict.word == "noticed":
+            yield change, verdict
 
 
 def _outcome(job: Job) -> tuple[str, str]:

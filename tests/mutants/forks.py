@@ -115,6 +115,8 @@ def side_by_side(work: Callable[[int], T], count: int, jobs: int) -> Iterator[tu
     """Call ``work`` with each number below the count, in so many processes; yields what they
     return as it comes.
     """
+    if not count:
+        return
     todo, numbers = os.pipe()
     os.write(numbers, struct.pack(f"{count}i", *range(count)))
     os.close(numbers)

@@ -137,19 +137,28 @@ def _units() -> list[_Unit]:
     return made
 
 
+def made_of(names: Iterable[str]) -> Iterator[set[str]]:
+    """These names, then those of constants and classes that are made of them, step by step."""
+    turn, seen = {*names}, set[str]()
+    for _ in range(STEPS):
+        yield turn
+        seen |= turn
+        turn = {name for unit in _reading(turn) for name in unit.defines} - seen
+
+
+def _reading(names: set[str]) -> list[_Unit]:
+    return [one for one in _units() if one.outermost in names or one.loads & names]
+
+
 def readers(names: Iterable[str]) -> dict[Place, int]:
     """The functions that read these names, directly or through constants and classes made of them,
     each with the number of steps. A class is read by its own methods, too.
     """
     found: dict[Place, int] = {}
-    turn, seen = {*names}, set[str]()
-    for steps in range(STEPS):
-        seen |= turn
-        reading = [one for one in _units() if one.outermost in turn or one.loads & turn]
-        for unit in reading:
+    for steps, turn in enumerate(made_of(names)):
+        for unit in _reading(turn):
             if unit.place:
                 found.setdefault(unit.place, steps)
-        turn = {name for unit in reading for name in unit.defines} - seen
     return found
 
 
