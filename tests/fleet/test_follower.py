@@ -21,7 +21,6 @@ from client_agent.api import bulk
 from client_agent.api.routes import Api
 from client_agent.intake import orders
 from server.agents import ferryman_agent
-from server.agents import ferryman_agent as agent_events
 from server.agents.agent import Body, Sessions
 from server.agents.answers import MAX_RESULT
 from server.agents.ferryman_agent import QUICK_MS, FerrymanAgent
@@ -287,7 +286,7 @@ async def test_an_agent_without_a_heartbeat_for_two_seconds_is_silent_until_the_
 
 
 async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(monkeypatch):
-    monkeypatch.setattr(agent_events, "SILENT_S", 0.05)
+    monkeypatch.setattr(ferryman_agent, "SILENT_S", 0.05)
     agent = FakeAgent()
     async with followed(agent) as found:
         await agent.beat()

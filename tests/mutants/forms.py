@@ -205,7 +205,8 @@ def _edits(scope: ast.AST, old: str, new: str) -> list[Edit]:
         found += _replaced(scope, pattern, put or [ast.Pass()])
     if not found and is_expression and isinstance(first.value, ast.Dict):
         found += _entries(scope, first.value, [one.value for one in put])
-    if not found and len(pattern) == 1 and isinstance(first, ast.Assign):
+    assigned = all(isinstance(one, ast.Assign) for one in (*pattern, *put))
+    if not found and len(pattern) == 1 and assigned:
         named, *others = (ast.keyword(one.targets[0].id, one.value) for one in (first, *put))
         found += _replaced(scope, [named], others)
     return found

@@ -29,7 +29,7 @@ def test_every_guarantee_and_every_rule_of_the_sandbox_has_mutants() -> None:
     guarantees = {str(number) for number in range(1, 10)}
     assert {rule for rule in guarantees if rules[rule] < 8} == set()
     boxes = {*(f"sandbox-2.{number}" for number in range(1, 13)), "sandbox-3", "sandbox-4"}
-    assert {*guarantees, *boxes, "sandbox-5", "access"} == {*rules}
+    assert {*guarantees, *boxes, "sandbox-5", "access", "docs"} == {*rules}
 
 
 CODE = "LATER = {'a': 1}\ndef f(x): return x if x else 'SELECT a'"

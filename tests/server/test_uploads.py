@@ -42,7 +42,6 @@ def files(*names: str) -> list[bytes]:
 ODD = raw_archives.member("odd", type=tarfile.CHRTYPE, linkname="/etc/passwd")
 SCRIPT = raw_archives.member("run.sh", size=len(RUN))
 SPECIAL = raw_archives.tar_of([(SCRIPT, RUN), (ODD, b"")], "w:gz")
-OUTSIDE = raw_archives.RawZip().add(b"run.sh", RUN).add(b"../x", b"").bytes()
 META = ".ferryman-meta.json"
 REFUSED: list[tuple[list[bytes], str, str]] = [
     # parts, code, what the message or the part must name

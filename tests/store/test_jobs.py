@@ -11,6 +11,8 @@ from server.domain import states
 from server.domain.allowances import DAY, OverQuota, Quota
 from server.domain.errors import Conflict, NoSuchAttempt
 from server.domain.jobs import Step
+from server.domain.permits import Ticket, TicketUsed
+from server.store import webhooks
 from server.store.changes import TOTALS
 from server.store.pages import Filter
 from server.store.requests import insert_job
@@ -140,6 +142,22 @@ async def test_a_key_makes_one_job_however_often_and_for_whomever_it_is_sent(job
 
 
 SIZE = new().bundle.size if new().bundle else 0
+
+
+async def test_of_two_uploads_by_one_ticket_one_is_a_job(jobs: Store) -> None:
+    ticket = Ticket(issued_by="portal", expires_at=99, id="t", user_id="ann")
+    await jobs.upload(ticket=ticket)
+    with pytest.raises(TicketUsed):
+        await jobs.upload(ticket=ticket)
+
+
+async def test_a_try_of_a_webhook_is_begun_once(jobs: Store) -> None:
+    job = await jobs.upload(callback_url="https://portal.example.org/", submitted_by="portal")
+    await jobs.moved(end(job, S.CANCELLED))
+    all_of_them: dict[str, Any] = {"targets": (), "principals": ()}
+    due, _ = await jobs.database.read(webhooks.due, 99, 9, ("", ""), **all_of_them)
+    begun = [await jobs.database.write(webhooks.begin, due, until) for until in (200, 300)]
+    assert [[one.next_at for one in some] for some in begun] == [[200], []]
 
 
 @each(
