@@ -58,7 +58,12 @@ def check(tx: Tx, new: NewJob, visible: Visible) -> dict[int, str]:
     for field, ids in (("after", new.after), ("inputs_from", new.inputs_from)):
         for job_id in ids:
             job = jobs.get(job_id)
-            if job is None or job.user_id != new.user_id or not visible.has(job):
+            if (
+                job is None
+                or job.delete_requested_at is not None
+                or job.user_id != new.user_id
+                or not visible.has(job)
+            ):
                 raise invalid(field, f"job {job_id} does not exist")
             if job.parent_id is not None:
                 parent = f"job {job_id} is a child of job {job.parent_id}: name that"

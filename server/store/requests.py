@@ -165,7 +165,7 @@ def change_service(tx: Tx, job_id: int, service: str, at: Micros, by: str) -> Jo
 
 
 def request_forget(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:
-    """Store that the job is to be cancelled, and deleted as soon as it has ended.
+    """Store that the job is to be cancelled, and deleted as soon as it has ended, if it has not.
 
     Returns:
         As :func:`request_cancel`.
@@ -176,7 +176,7 @@ def request_forget(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]
     """
     check_deletable(tx, jobs.get(tx, job_id))
     job, is_new = request_cancel(tx, job_id, at, by)
-    if job.delete_requested_at is not None:
+    if job.ended or job.delete_requested_at is not None:
         return job, is_new
     row = tx.rows(
         "UPDATE jobs SET delete_requested_at = :at WHERE id = :id RETURNING *",

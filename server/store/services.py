@@ -24,10 +24,13 @@ _PUT: Final = """
     RETURNING *
 """
 _MAX_SERVICES: Final = 1_000
-_OTHERS: Final = """
+_IN_USE: Final = """
     SELECT count(*) AS count FROM services
-    WHERE settings IS NOT NULL AND retired = 0 AND name <> :name
+    WHERE settings IS NOT NULL AND retired = 0 AND NOT EXISTS (
+        SELECT 1 FROM services WHERE name = :name AND settings IS NOT NULL AND retired = 0
+    )
 """
+"""How many operators have made; 0 where this is one of them."""
 _RETIRE: Final = """
     UPDATE services SET retired = 1, changed_at = :at
     WHERE name = :name AND settings IS NOT NULL
@@ -67,7 +70,7 @@ def put(
     """Make a service, or change all of its settings, and its ``env`` where that is given. A retired
     one is in use again. Raises Conflict: operators have made too many.
     """
-    if tx.rows(_OTHERS, {"name": name})[0]["count"] >= _MAX_SERVICES:
+    if tx.rows(_IN_USE, {"name": name})[0]["count"] >= _MAX_SERVICES:
         why = f"operators have made {_MAX_SERVICES} services, which is the most: retire some"
         raise Conflict("too_many_services", why)
     values = {

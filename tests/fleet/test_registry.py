@@ -153,6 +153,7 @@ async def test_unreachable_time_goes_on_over_restarts_without_the_time_when_no_s
         server.away()
         await machine.advance(100.0)
         server.away()
+        machine.jump(3_600.0)
         await server.agents.run_once()
     await machine.advance(DAY_S)
     async with run(tmp_path, machine) as server:

@@ -1,6 +1,4 @@
-"""What goes together to an agent: orders, acknowledgements, and bundles that are sent once. What
-holds for all that is done together: tests/rules/test_together.py.
-"""
+"""What goes together to an agent: orders, acknowledgements, and bundles that are sent once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -106,6 +104,14 @@ async def test_many_go_at_once_and_those_whose_callers_are_gone_do_not(monkeypat
     gone.cancel()
     await agent.clock.advance(MAX_WAIT_S)
     assert len(agent.seen) == 1, "for nobody no request is made"
+
+
+async def test_when_a_request_fails_each_caller_knows() -> None:
+    agent = Agent()
+    agent.problem = Unreachable("gone", sent=True)
+    made = [*await agent.acknowledge(1, 2), *await agent.order(3)]
+    await agent.clock.advance(MAX_WAIT_S)
+    assert await asyncio.gather(*made, return_exceptions=True) == [agent.problem] * 3
 
 
 @each("together, final", [(1, True), (2, False)])

@@ -119,6 +119,11 @@ async def test_a_job_that_another_waits_for_is_not_forgotten_and_not_cancelled(j
     await jobs.request_forget(second.id, 50, "ann")
     asked = await jobs.get(second.id)
     assert (asked.cancel_requested_at, asked.delete_requested_at) == (50, 50)
+    with pytest.raises(BadField, match="job 2 does not exist"):
+        await jobs.upload(after=(second.id,))
+    over = await run(jobs, await jobs.upload(), S.CANCELLED)
+    over, _ = await jobs.request_forget(over.id, 60, "ann")
+    assert over.delete_requested_at is None, "it is deleted at once, and not by the Cleaner"
 
 
 async def test_what_waits_for_a_job_that_a_backup_left_out_fails(jobs: Store, tmp_path) -> None:

@@ -154,8 +154,7 @@ async def test_of_two_uploads_by_one_ticket_one_is_a_job(jobs: Store) -> None:
 async def test_a_try_of_a_webhook_is_begun_once(jobs: Store) -> None:
     job = await jobs.upload(callback_url="https://portal.example.org/", submitted_by="portal")
     await jobs.moved(end(job, S.CANCELLED))
-    all_of_them: dict[str, Any] = {"targets": (), "principals": ()}
-    due, _ = await jobs.database.read(webhooks.due, 99, 9, ("", ""), **all_of_them)
+    due, _ = await jobs.database.read(webhooks.due, 99, 9, ("", ""), targets=(), principals=())
     begun = [await jobs.database.write(webhooks.begin, due, until) for until in (200, 300)]
     assert [[one.next_at for one in some] for some in begun] == [[200], []]
 
