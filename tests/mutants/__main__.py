@@ -107,8 +107,7 @@ def main() -> None:
         remove_tree(folder)
     if not given.mutants:
         names = {f"{one.rule} · {one.what}" for one in mutants}
-        kept = {label: one for label, one in before.items() if label in names}
-        noticed.write(kept | found)
+        noticed.write({name: one for name, one in before.items() if name in names} | found)
     print(f"{words.total()} mutants in {time.monotonic() - began:.0f} s:", dict(words))
     for line in wrong:
         print(line)

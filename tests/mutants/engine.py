@@ -1,7 +1,7 @@
 """Runs tests with each change, in processes forked from one that has collected them all.
 
-Which test comes by where is noted first, for changes that the test that noticed last time does not
-notice again: each file of tests runs once, without a change, in modules that note where they are.
+Which test comes by where is noted before, where that of last time does not notice a change again:
+each file of tests runs once, without a change, in modules that note where they are.
 """
 
 import builtins

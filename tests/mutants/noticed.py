@@ -1,8 +1,6 @@
-"""Which test noticed each mutant in the last run. It is tried first: where it notices again, as
-nearly always, no other is run, and what comes by where need not be recorded.
-
-``noticed.txt`` is written by each run, a line for each mutant: its name, the test, and "afresh"
-where the change is there in a new interpreter only.
+"""Which test noticed each mutant last. It is tried first: where it notices again, as nearly always,
+what comes by where need not be recorded. Each run writes ``noticed.txt``, a line for each mutant:
+its name, the test, and "afresh" where the change is there in a new interpreter only.
 """
 
 from collections.abc import Mapping
