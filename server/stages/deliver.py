@@ -59,8 +59,9 @@ class Deliver(Stage):
         """Take up deliveries that an earlier run of the server, or an earlier connection to the
         agent, began, or that an error broke off.
         """
-        taken = self._get.inbox.taken()
-        for job in await self.core.database.read(jobs.in_states, [JobState.PROCESSING]):
+        found = await self.core.database.read(jobs.in_states, [JobState.PROCESSING])
+        taken = self._get.inbox.taken()  # meanwhile, too
+        for job in found:
             if job.key not in self._deliveries and job.key not in taken:
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)

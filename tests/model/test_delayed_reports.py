@@ -1,6 +1,7 @@
 """Reports of an attempt that goes on wait a moment: what comes meanwhile is one move."""
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -39,13 +40,24 @@ async def history(world: World, job_id: int) -> list[JobState]:
     return [event.state for event in await world.jobs.events(job_id)]
 
 
-async def test_what_an_agent_has_taken_is_written_after_a_moment(world: World) -> None:
-    """Until then it is not taken up again, and its agent is not asked."""
-    job_id, agent, _ = await sent(world)
-    taken_at, agent.settle = world.steady.now(), Mock()  # type: ignore[method-assign]
-    await world.deliver.resume_interrupted()
+async def test_what_an_agent_has_taken_is_written_after_a_moment(world: World, monkeypatch) -> None:
+    """Until then its agent is not asked for it, even if its row was read before."""
+    job_id, asked, read = await world.upload("ann", "s"), Mock(), world.database.read
+    for agent in world.agents:
+        monkeypatch.setattr(agent, "settle", asked)
+
+    async def read_before(*args: Any) -> Any:
+        rows = await read(*args)
+        await world.settle()
+        return rows
+
+    await world.send.run_once()
+    taken_at = world.steady.now()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.database, "read", read_before)
+        await world.deliver.resume_interrupted()
     await world.settle()
-    agent.settle.assert_not_called()
+    asked.assert_not_called()
     job = await world.jobs.get(job_id)
     assert (job.state, job.key in world.get.inbox.taken()) == (JobState.PROCESSING, True)
     await world.clock.advance(DELAY_S)
