@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import aiosqlite
 
+from shared.sql import T
 from shared.sqlite.files import file_size
 
-T = TypeVar("T")
 Connection: TypeAlias = aiosqlite.Connection
 _PRAGMAS: Final = (
     "busy_timeout=10000",

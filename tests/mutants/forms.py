@@ -127,7 +127,8 @@ class Change:
 
     @functools.cached_property
     def code(self) -> CodeType:
-        return compile(self.new, str(ROOT / self.file), "exec", dont_inherit=True)
+        tree = ast.fix_missing_locations(self.new)
+        return compile(tree, str(ROOT / self.file), "exec", dont_inherit=True)
 
 
 def read(path: Path) -> Iterator[Mutant]:
@@ -165,7 +166,6 @@ def edit(tree: ast.Module, name: str, old: str, new: str) -> int:
         raise LookupError(f"{old!r} occurs {len(edits)} times in {name or 'the module'}")
     line, make = edits[0]
     make()
-    ast.fix_missing_locations(tree)
     return line
 
 

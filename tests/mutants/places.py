@@ -137,16 +137,17 @@ def _units() -> list[_Unit]:
     return made
 
 
-def made_of(names: Iterable[str]) -> Iterator[set[str]]:
+def made_of(names: Iterable[str]) -> Iterator[frozenset[str]]:
     """These names, then those of constants and classes that are made of them, step by step."""
-    turn, seen = {*names}, set[str]()
+    turn, seen = frozenset(names), set[str]()
     for _ in range(STEPS):
         yield turn
         seen |= turn
-        turn = {name for unit in _reading(turn) for name in unit.defines} - seen
+        turn = frozenset(name for unit in _reading(turn) for name in unit.defines) - seen
 
 
-def _reading(names: set[str]) -> list[_Unit]:
+@functools.cache
+def _reading(names: frozenset[str]) -> list[_Unit]:
     return [one for one in _units() if one.outermost in names or one.loads & names]
 
 
